@@ -1,0 +1,49 @@
+"""megatron_nanguard: when the gradient norm turns NaN, say which rank, which parameter, which group, and why.
+
+``import megatron_nanguard`` registers import hooks and nothing else: neither torch nor Megatron is imported. The guard
+starts with ``--nanguard`` on the command line of a Megatron script, or with ``NANGUARD=1``; ``NANGUARD=0`` beats both.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from megatron_nanguard.version import __version__
+
+if TYPE_CHECKING:
+    from megatron_nanguard.hooks import Hooks
+
+__all__ = ["__version__", "disable", "enable"]
+
+_hooks: Hooks | None = None
+
+
+def enable() -> None:
+    """Register the patch points, as the import does unless ``NANGUARD=0``.
+
+    Idempotent. Works before or after Megatron is imported; to be called before the model is built.
+    """
+    global _hooks
+    if os.environ.get("NANGUARD") == "0" or _hooks is not None:
+        return
+    from megatron_nanguard.hooks import Hooks
+
+    _hooks = Hooks()
+    _hooks.install()
+
+
+def disable() -> list[str]:
+    """Put back the very objects that were there, and switch Megatron's own NaN checks on again.
+
+    Returns:
+        The functions that somebody else has wrapped since: their wrapper stays, ours under it passes through.
+    """
+    global _hooks
+    if _hooks is None:
+        return []
+    kept, _hooks = _hooks.remove(), None
+    return kept
+
+
+enable()

@@ -1,0 +1,107 @@
+"""The command line: a table of commands, and the one place where errors become exit codes.
+
+A command lives in a file of its own and is imported when it is called, so `nanguard --help` costs no more than click
+and `nanguard report DIR` runs where there is no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from megatron_nanguard.errors import NanguardError, PatchDeclined, PostmortemError, SettingsError
+from megatron_nanguard.version import __version__
+
+
+class Entry(NamedTuple):
+    """Where a command is found, and its line in `nanguard --help`."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "run": Entry("megatron_nanguard.cli.run", "Run a training script with the guard's hooks in place."),
+    "cpu-run": Entry("megatron_nanguard.cli.cpu_run", "Run a Megatron script on CPU ranks of this machine."),
+    "demo": Entry("megatron_nanguard.cli.demo", "Train a tiny GPT on 8 CPU ranks and catch a planted NaN."),
+    "doctor": Entry("megatron_nanguard.cli.doctor", "Say which patch points work in this environment."),
+    "report": Entry("megatron_nanguard.cli.report", "Print the incident found in a run directory."),
+}
+
+# First match wins, so a branch of errors.py stands before what it derives from.
+EXIT_CODES: tuple[tuple[type[NanguardError], int], ...] = (
+    (SettingsError, 2),
+    (PatchDeclined, 3),
+    (PostmortemError, 4),
+    (NanguardError, 1),
+)
+
+
+class LazyGroup(click.Group):
+    """A click group that knows its commands by the table and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the file of one command; every such file calls its click command `command`."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name].module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table; click's own way would import them all."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def nanguard() -> None:
+    """Find out which rank, parameter and parallel group a NaN in Megatron-LM came from."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Entry point of the console script and of `python -m megatron_nanguard`.
+
+    Args:
+        args: command line without the program name; None takes it from sys.argv.
+    Raises:
+        SystemExit: with the code of the command, or of the error by the table above.
+    """
+    try:
+        outcome = _invoke(args)
+        if callable(outcome):
+            outcome()
+    except NanguardError as error:
+        click.echo(f"nanguard: {error}", err=True)
+        sys.exit(exit_code_of(error))
+    sys.exit(0 if callable(outcome) else outcome)
+
+
+def exit_code_of(error: NanguardError) -> int:
+    """Exit code of one error by its branch in errors.py."""
+    return next(code for branch, code in EXIT_CODES if isinstance(error, branch))
+
+
+def _invoke(args: Sequence[str] | None) -> int | Callable[[], None]:
+    """Let click parse and call one command.
+
+    Returns:
+        An exit code, or what the command wants done once click has let go: click turns KeyboardInterrupt, EOFError
+        and a broken pipe into an exit of its own, and a training script must keep all three.
+    """
+    try:
+        outcome = nanguard.main(args, prog_name="nanguard", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    return outcome if callable(outcome) else int(outcome or 0)

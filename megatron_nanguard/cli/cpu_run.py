@@ -1,0 +1,53 @@
+"""`nanguard cpu-run --nproc 8 SCRIPT ARGS...`: a Megatron script on CPU ranks of this machine."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+class RankList(click.ParamType[frozenset[int]]):
+    """`0,7`: rank numbers with commas between them."""
+
+    name = "ranks"
+
+    def convert(
+        self, value: str | frozenset[int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[int]:
+        if isinstance(value, frozenset):
+            return value
+        try:
+            return frozenset(int(rank) for rank in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r}: rank numbers with commas between them expected, e.g. 0,7", param, ctx)
+
+
+@click.command(
+    name="cpu-run",
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[--nproc N] [--timeout SECONDS] [--show RANKS]",
+)
+@click.option("--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds after the import until the stacks of all ranks are printed and the run is ended.",
+)
+@click.option("--show", type=RankList(), help="Ranks whose output is printed, e.g. 0,7 (default: all).")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(nproc: int, timeout: float | None, show: frozenset[int] | None, script: str, args: tuple[str, ...]) -> None:
+    """Run SCRIPT with ARGS, real Megatron, on CPU ranks of this machine.
+
+    torch and Megatron are imported once, then the ranks are forked. Output lines carry [rankN]; the exit code is that
+    of the first rank that fails. Add --nanguard to ARGS to run it guarded.
+    """
+    from megatron_nanguard import cpurun
+    from megatron_nanguard.cpurun.errors import CpuRunError
+
+    try:
+        code = cpurun.launch(nproc, script, args, timeout=timeout, show=show)
+    except CpuRunError as refused:
+        raise click.ClickException(str(refused)) from refused
+    sys.exit(code)

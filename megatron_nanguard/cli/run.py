@@ -1,0 +1,48 @@
+"""`nanguard run SCRIPT ARGS...`: a training script with the guard's hooks in place, not one line of it edited."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from megatron_nanguard.errors import SettingsError
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("--cpu", is_flag=True, help="Map CUDA to the CPU in this process; for ranks started by torchrun.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(cpu: bool, script: str, args: tuple[str, ...]) -> Callable[[], None]:
+    """Run SCRIPT as the main program of this process, with ARGS as they are.
+
+    Under torchrun: torchrun --nproc_per_node 8 -m megatron_nanguard SCRIPT ARGS...
+    """
+    start = _on_cpu if cpu else _here
+    return lambda: start(script, list(args))
+
+
+def _here(script: str, args: list[str]) -> None:
+    """Register the hooks, then become the script; what it raises goes to the interpreter as it would without us."""
+    import megatron_nanguard
+
+    megatron_nanguard.enable()
+    sys.argv = [script, *args]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _on_cpu(script: str, args: list[str]) -> None:
+    """The same on one CPU rank that torchrun started; leaves with the script's exit code."""
+    import megatron_nanguard
+    from megatron_nanguard import cpurun
+    from megatron_nanguard.cpurun.errors import LaunchRefused
+
+    try:
+        code = cpurun.run_under_torchrun(script, args, in_rank=megatron_nanguard.enable)
+    except LaunchRefused as refused:
+        raise SettingsError(f"run --cpu: {refused}") from refused
+    sys.exit(code)

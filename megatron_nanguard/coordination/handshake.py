@@ -1,0 +1,125 @@
+"""Before the first step: does every rank of the parallel world have the guard, the same one, with the same options?
+
+Each rank writes one key and adds to two counters; the last to arrive says the verdict, which everyone reads. Ranks read
+each other's keys only to name the odd ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from megatron_nanguard.coordination.store import Store, decide_once, wait_for
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a rank says of itself.
+
+    Attributes:
+        on: the guard is switched on.
+        version: of this package.
+        options: digest of the settings.
+    """
+
+    on: bool
+    version: str
+    options: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the ranks came to.
+
+    Attributes:
+        go: all agree, the guard starts.
+        reason: why not, naming the odd ranks; empty with ``go``.
+        run_id: name of the attempt, the same everywhere.
+        ranks: the parallel world, ascending.
+        speaker: the rank that tells the user.
+    """
+
+    go: bool
+    reason: str
+    run_id: str
+    ranks: tuple[int, ...]
+    speaker: int
+
+
+class Handshake:
+    """One handshake over one parallel world.
+
+    Args:
+        store: client of the rendezvous store; its prefix must tell this handshake from others.
+        ranks: the parallel world.
+        rank: this rank.
+    """
+
+    def __init__(self, store: Store, ranks: Sequence[int], rank: int) -> None:
+        self._store, self._ranks, self._rank = store, tuple(ranks), rank
+
+    def stand_aside(self, mine: Declaration) -> None:
+        """Declare without waiting; the last to arrive still says the verdict, or the others would wait for it."""
+        if self.declare(mine):
+            self._say("", *self._odd_ranks())
+
+    def declare(self, mine: Declaration) -> bool:
+        """Say where this rank stands. One write and two additions; never waits. True on the last rank to arrive."""
+        self._store.set(f"rank/{self._rank}", json.dumps(asdict(mine)))
+        self._store.add(f"kind/{mine}", 1)
+        return int(self._store.add("arrived", 1)) == len(self._ranks)
+
+    def agree(self, mine: Declaration, run_id: str, seconds: float) -> Agreement:
+        """Declare, then wait for the verdict, at most ``seconds``.
+
+        Store: every rank waits for one key.
+        """
+        if self.declare(mine):
+            alike = int(self._store.add(f"kind/{mine}", 0)) == len(self._ranks)
+            odd, reason = ([], "") if alike else self._odd_ranks()
+            self._say(run_id, odd, reason)
+        elif not wait_for(self._store, "verdict", seconds):
+            odd, reason = self._odd_ranks()
+            self._say(run_id, odd, reason or f"the handshake took longer than {seconds:g} s")
+        verdict = json.loads(self._store.get("verdict"))
+        return Agreement(not verdict["reason"], verdict["reason"], verdict["run_id"], self._ranks, verdict["speaker"])
+
+    def _say(self, run_id: str, odd: Sequence[int], reason: str) -> None:
+        speaker = next((rank for rank in self._ranks if rank not in odd), self._ranks[0])
+        decide_once(self._store, "verdict", json.dumps({"run_id": run_id, "reason": reason, "speaker": speaker}))
+
+    def _odd_ranks(self) -> tuple[list[int], str]:
+        """Ranks that are missing or differ from the majority, and the sentence that names them."""
+        declared = {
+            rank: Declaration(**json.loads(self._store.get(f"rank/{rank}")))
+            for rank in self._ranks
+            if self._store.check([f"rank/{rank}"])
+        }
+        missing = [rank for rank in self._ranks if rank not in declared]
+        counted = Counter(one for one in declared.values() if one.on) or Counter(declared.values())
+        usual = counted.most_common(1)[0][0]
+        sentences = [f"rank{_s(missing)} did not answer"] if missing else []
+        for what, ranks in _differences(declared, usual).items():
+            sentences.append(f"rank{_s(ranks)} {what}")
+        odd = [rank for rank in self._ranks if declared.get(rank) != usual]
+        return odd, "; ".join(sentences)
+
+
+def _differences(declared: dict[int, Declaration], usual: Declaration) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for rank, one in declared.items():
+        if not one.on:
+            found.setdefault("runs without --nanguard", []).append(rank)
+        elif one.version != usual.version:
+            found.setdefault(f"has version {one.version}, the others {usual.version}", []).append(rank)
+        elif one.options != usual.options:
+            found.setdefault("was given other options", []).append(rank)
+    return found
+
+
+def _s(ranks: Sequence[int]) -> str:
+    """`` 3`` or ``s 3, 5, 7 and 12 more``."""
+    listed = ", ".join(str(rank) for rank in ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"s {listed}" if len(ranks) > 1 else f" {listed}"

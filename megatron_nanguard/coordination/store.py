@@ -1,0 +1,38 @@
+"""A client of the rendezvous store that nobody else waits on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+__all__ = ["Store", "decide_once", "own_client", "wait_for"]
+
+
+def own_client(prefix: str) -> Store:
+    """A connection of our own to the default store, under a prefix.
+
+    A wait on the host's client would hold its lock; older torch, which cannot clone, shares it.
+
+    Source: torch/distributed/distributed_c10d.py, _get_default_store
+    """
+    store = dist.distributed_c10d._get_default_store()
+    if hasattr(store, "clone"):
+        store = store.clone()
+    return PrefixStore(prefix, store)
+
+
+def wait_for(store: Store, key: str, seconds: float) -> bool:
+    """Wait until a key is set; False when the time is over. Blocks in the store, not in Python."""
+    try:
+        store.wait([key], timedelta(seconds=seconds))
+    except RuntimeError:
+        return bool(store.check([key]))
+    return True
+
+
+def decide_once(store: Store, key: str, value: str) -> str:
+    """Set a key unless somebody did; what stands there afterwards, the same on every rank."""
+    decided: bytes = store.compare_set(key, "", value)
+    return decided.decode()

@@ -1,0 +1,50 @@
+"""The collectives of the guard: one per healthy step, a few per alarm, all of integers and of fixed size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatron_nanguard.coordination.electorate import Voters
+
+
+def vote(flags: Tensor, voters: Voters) -> list[int]:
+    """The maximum of each flag over all voters.
+
+    Args:
+        flags: int32 [n] on the training device; overwritten.
+    Sync: one host read, the only one of a healthy step.
+    Collective: all voters, MAX.
+    """
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=voters.group)
+    counts: list[int] = flags.cpu().tolist()
+    return counts
+
+
+def exchange(mine: Sequence[int], voters: Voters, device: torch.device) -> list[list[int]]:
+    """Everyone's record, in the order of ``voters.ranks``.
+
+    Args:
+        mine: integers, as many on every rank.
+    Sync: one host read.
+    Collective: all voters.
+    """
+    sent = torch.tensor(list(mine), dtype=torch.int64, device=device)
+    rows = torch.empty(len(voters.ranks) * len(mine), dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(rows, sent, group=voters.group)
+    found: list[list[int]] = rows.cpu().view(len(voters.ranks), len(mine)).tolist()
+    return found
+
+
+def all_done(done: bool, voters: Voters, device: torch.device) -> bool:
+    """Whether every voter says so; nobody returns before all have asked.
+
+    Sync: one host read.
+    Collective: all voters, MIN.
+    """
+    flag = torch.full((1,), int(done), dtype=torch.int32, device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=voters.group)
+    return bool(flag.cpu().item())

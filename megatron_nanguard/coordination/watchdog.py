@@ -1,0 +1,90 @@
+"""Nothing of an incident waits for ever: a thread ends the rank when time is up or another rank has failed.
+
+There is no way back from a collective that one rank will not enter; aborting process groups does not wake gloo.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from megatron_nanguard.coordination.store import Store
+
+log = logging.getLogger("megatron_nanguard")
+
+EXIT_CODE = 65
+FAILED = "failed"
+
+
+def leave_now(code: int) -> None:
+    """End this process at once: no exit handlers, which may wait for ranks that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Watchdog:
+    """Context manager around an incident.
+
+    Args:
+        store: own client of the rendezvous store, under a prefix that names the incident's run.
+        rank: this rank.
+        world_size: the larger, the more seldom the store is asked.
+        leave: ends the process; replaced in tests.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int, leave: Callable[[int], None] = leave_now) -> None:
+        self._store, self._rank, self._leave = store, rank, leave
+        self._pause = min(0.2 + world_size / 5000, 2.0)
+        self._end = 0.0
+        self._stage = ""
+        self._over = threading.Event()
+
+    def stage(self, name: str, seconds: float) -> None:
+        """A new stage with a deadline of its own."""
+        self._stage, self._end = name, time.monotonic() + seconds
+
+    def __enter__(self) -> Watchdog:
+        self._over.clear()
+        threading.Thread(target=self._watch, name="nanguard-watchdog", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            log.error("the incident failed on rank %d in stage %r: %s", self._rank, self._stage, error, exc_info=error)
+            self.tell_failed(f"rank {self._rank}, stage {self._stage}: {error}")
+            self._leave(EXIT_CODE)
+        self._over.set()
+
+    def tell_failed(self, why: str) -> None:
+        """Let every other rank leave within seconds."""
+        try:
+            self._store.set(FAILED, why)
+        except RuntimeError as error:
+            log.warning("the rendezvous store does not answer: %s", error)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._pause):
+            why = self._reason()
+            if why:
+                log.error("rank %d leaves an incident in stage %r: %s", self._rank, self._stage, why)
+                faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+                self._leave(EXIT_CODE)
+                return
+
+    def _reason(self) -> str | None:
+        if self._end and time.monotonic() > self._end:
+            self.tell_failed(f"rank {self._rank} waited too long in stage {self._stage}")
+            return "the deadline has passed (--nanguard-deadline)"
+        try:
+            return f"told by {self._store.get(FAILED).decode()}" if self._store.check([FAILED]) else None
+        except RuntimeError as error:
+            return f"the rendezvous store is gone ({error})"

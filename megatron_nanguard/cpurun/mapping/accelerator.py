@@ -1,0 +1,45 @@
+"""What torch's own code, autocast and the profiler ranges ask about the accelerator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.devices import on_cpu
+
+
+def map_accelerator(book: PatchBook, torch: Any) -> None:
+    """Tell torch itself the truth, send autocast to the CPU, let profiler ranges do nothing."""
+    # torch's Adam asks torch.accelerator every step and would start the CUDA runtime; DataLoader would pin.
+    truth: dict[str, object] = {
+        "current_accelerator": lambda check_available=False: None,
+        "is_available": lambda: False,
+        "device_count": lambda: 0,
+    }
+    for name, answer in truth.items():
+        book.put(torch.accelerator, name, answer)
+    book.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
+    ranges: dict[str, object] = {
+        "range_push": lambda msg: 0,
+        "range_pop": lambda: 0,
+        "range_start": lambda msg: 0,
+        "range_end": lambda range_id: None,
+        "mark": lambda msg: None,
+        "range": _no_range,
+    }
+    for name, answer in ranges.items():
+        book.put(torch.cuda.nvtx, name, answer)
+
+
+def _casting_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, on_cpu(device_type), *args, **kwargs)
+
+    return init
+
+
+@contextlib.contextmanager
+def _no_range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+    yield

@@ -1,0 +1,49 @@
+"""What counts as a cuda device, and which one is current in this rank."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class CurrentDevice:
+    """Index that `torch.cuda.set_device` chose; every index is the CPU."""
+
+    index = 0
+
+
+current = CurrentDevice()
+
+
+def device_count() -> int:
+    """One device per rank of this machine, as on a real node.
+
+    With no device Megatron's `_initialize_distributed` would skip the model-parallel groups.
+    """
+    return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+
+
+def index_of(device: Any) -> int:
+    """Index of a device given as torch accepts it: None, a number, a string or a `torch.device`."""
+    import torch
+
+    if device is None:
+        return current.index
+    index = device if isinstance(device, int) else torch.device(device).index
+    return current.index if index is None or index < 0 else int(index)
+
+
+def is_cuda(device: Any) -> bool:
+    """Whether torch would take this for a cuda device: Megatron also passes the bare index."""
+    import torch
+
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    if isinstance(device, str):
+        return device == "cuda" or device.startswith("cuda:")
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def on_cpu(device: Any) -> Any:
+    """The device itself, or "cpu" in place of a cuda device."""
+    return "cpu" if is_cuda(device) else device

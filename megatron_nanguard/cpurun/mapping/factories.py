@@ -1,0 +1,96 @@
+"""Functions that make tensors or bring them from disk: a cuda device becomes the CPU."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.devices import is_cuda, on_cpu
+
+FACTORIES = (
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "arange",
+    "range",
+    "linspace",
+    "logspace",
+    "eye",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "empty_strided",
+    "empty_permuted",
+    "scalar_tensor",
+    "tril_indices",
+    "triu_indices",
+    "sparse_coo_tensor",
+    "hann_window",
+    "hamming_window",
+    "bartlett_window",
+    "blackman_window",
+    "kaiser_window",
+)
+METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
+
+
+def map_factories(book: PatchBook, torch: Any) -> None:
+    """Megatron passes `device="cuda"` or `device=torch.cuda.current_device()`, and pins host memory."""
+    for name in FACTORIES:
+        book.wrap(torch, name, _making_on_cpu)
+    for name in METHODS:
+        book.wrap(torch.Tensor, name, _making_on_cpu)
+    book.wrap(torch, "load", _loading_to_cpu)
+    contexts = importlib.import_module("torch.utils._device")  # torch imports it at the first `with`
+    book.wrap(contexts.DeviceContext, "__init__", _entering_cpu)
+    book.put(torch, "Generator", _generator_class(torch.Generator))
+
+
+def _making_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = on_cpu(kwargs["device"])
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return original(*args, **kwargs)
+
+    return make
+
+
+def _loading_to_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return original(f, _location(map_location), *args, **kwargs)
+
+    return load
+
+
+def _location(map_location: Any) -> Any:
+    """`torch.load`'s argument: None would bring a tensor back to the device it was saved from."""
+    if map_location is None or is_cuda(map_location):
+        return "cpu"
+    if isinstance(map_location, dict):
+        return {saved: on_cpu(target) for saved, target in map_location.items()}
+    return map_location
+
+
+def _entering_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`with torch.device("cuda"):` makes everything inside on that device."""
+    return lambda self, device: original(self, on_cpu(device))
+
+
+def _generator_class(real: Any) -> type:
+    class Generator(real):  # type: ignore[misc]  # the class is a value here
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return real.__new__(cls, device=on_cpu(device))
+
+    return Generator

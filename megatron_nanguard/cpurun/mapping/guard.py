@@ -1,0 +1,64 @@
+"""Whatever is public in `torch.cuda` and answered by no piece fails under its own name."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from megatron_nanguard.cpurun.errors import UnmappedCuda
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+
+# Types, exceptions and typing names stay; so do sub-modules and the Tensor and Storage classes.
+KEPT = frozenset(
+    {
+        "amp",
+        "OutOfMemoryError",
+        "AcceleratorError",
+        "CudaError",
+        "DeferredCudaCallError",
+        "Device",
+        "cudaStatus",
+        "Any",
+        "Callable",
+        "NewType",
+        "Optional",
+        "cast",
+        "classproperty",
+        "lru_cache",
+    }
+)
+SUBMODULES = ("random", "memory")
+
+
+def guard_the_rest(book: PatchBook, torch: Any) -> None:
+    """Refuse every public callable that the pieces before this one left alone."""
+    for name in dir(torch.cuda):
+        value = getattr(torch.cuda, name)
+        if _is_call(name, value) and name not in book.names(torch.cuda):
+            book.put(torch.cuda, name, _refusing(name, value))
+    for module_name in SUBMODULES:
+        module = getattr(torch.cuda, module_name)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if _is_call(name, value) and name not in book.names(module):
+                book.put(module, name, _refusing(f"{module_name}.{name}", value))
+
+
+def _is_call(name: str, value: Any) -> bool:
+    if name.startswith("_") or name in KEPT or name.endswith(("Tensor", "Storage")):
+        return False
+    return callable(value) and not isinstance(value, types.ModuleType)
+
+
+def _refusing(name: str, original: Any) -> Any:
+    if isinstance(original, type):  # still a class, for isinstance and annotations
+        return type(original.__name__, (), {"__init__": _refuse(name), "__module__": original.__module__})
+    return functools.wraps(original)(_refuse(name))
+
+
+def _refuse(name: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise UnmappedCuda.of(name)
+
+    return refuse

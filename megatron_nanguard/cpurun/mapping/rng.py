@@ -1,0 +1,131 @@
+"""Two generators, so that the device's random state is a state of its own.
+
+A draw without a generator uses torch's default generator, and nearly every such draw in Megatron is a draw of the
+device (weights, dropout, router noise). So the default generator becomes the device's, and a second one stands for
+the CPU: `torch.manual_seed`, `get_rng_state`, `set_rng_state`, `initial_seed`, the random factories without a cuda
+device, and `Tensor.random_` use that one.
+
+`Tensor.random_` matters: a DataLoader draws its seed with it, on TP rank 0 only. Taken from the device's generator
+that would set the TP ranks' dropout out of step without any message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.devices import device_count, is_cuda
+
+DRAWING_FACTORIES = ("rand", "randn", "randint", "randperm")
+
+
+class DefaultGenerators:
+    """`torch.cuda.default_generators`: the device's generator under every index of this machine."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+
+    def __len__(self) -> int:
+        return device_count()
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._generator
+
+
+def map_rng(book: PatchBook, torch: Any) -> None:
+    """Split torch's one generator into the device's and the CPU's; both start in the same state.
+
+    Every answer is a function of its own: torch._dynamo refuses a bound method that stands under two names.
+    """
+    device = torch.default_generator
+    cpu = torch.Generator()
+    cpu.set_state(device.get_state())
+    _map_device_generator(book, torch, device)
+    _map_cpu_generator(book, torch, device, cpu)
+    for name in DRAWING_FACTORIES:
+        book.wrap(torch, name, lambda original: _drawing_from(original, cpu))
+    book.wrap(torch.Tensor, "random_", lambda original: _random_from(original, cpu))
+
+
+def _map_device_generator(book: PatchBook, torch: Any, generator: Any) -> None:
+    def set_all(states: Iterable[Any]) -> None:
+        generator.set_state(next(iter(states)))
+
+    answers: dict[str, object] = {
+        "get_rng_state": lambda device="cuda": generator.get_state(),
+        "set_rng_state": lambda new_state, device="cuda": generator.set_state(new_state),
+        "get_rng_state_all": lambda: [generator.get_state()],
+        "set_rng_state_all": set_all,
+        "manual_seed": lambda seed: _seed(generator, seed),
+        "manual_seed_all": lambda seed: _seed(generator, seed),
+        "initial_seed": lambda: generator.initial_seed(),
+        "seed": lambda: _seed_anew(generator),
+        "seed_all": lambda: _seed_anew(generator),
+    }
+    for name, answer in answers.items():
+        book.put(torch.cuda, name, answer)
+        book.put(torch.cuda.random, name, answer)
+    book.put(torch.cuda, "default_generators", DefaultGenerators(generator))
+
+
+def _map_cpu_generator(book: PatchBook, torch: Any, device_generator: Any, cpu: Any) -> None:
+    def manual_seed(seed: int) -> Any:
+        device_generator.manual_seed(int(seed))  # torch.manual_seed seeds every device too
+        return cpu.manual_seed(int(seed))
+
+    def seed_anew() -> int:
+        seed = int(cpu.seed())
+        device_generator.manual_seed(seed)
+        return seed
+
+    answers: dict[str, object] = {
+        "manual_seed": manual_seed,
+        "seed": seed_anew,
+        "initial_seed": lambda: cpu.initial_seed(),
+        "get_rng_state": lambda: cpu.get_state(),
+        "set_rng_state": lambda new_state: _set_state(cpu, new_state),
+        "default_generator": cpu,
+    }
+    for name, answer in answers.items():
+        book.put(torch, name, answer)
+        book.put(torch.random, name, answer)
+
+
+def _seed(generator: Any, seed: int) -> None:
+    generator.manual_seed(int(seed))
+
+
+def _seed_anew(generator: Any) -> None:
+    generator.seed()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    generator.set_state(state)
+
+
+def _drawing_from(original: Callable[..., Any], cpu: Any) -> Callable[..., Any]:
+    """A random factory: the CPU's generator, unless a cuda device or a generator is asked for."""
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if is_cuda(device):
+            kwargs["device"] = "cpu"
+        elif kwargs.get("generator") is None and (device is None or str(device) == "cpu"):
+            kwargs["generator"] = cpu
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return original(*args, **kwargs)
+
+    return draw
+
+
+def _random_from(original: Callable[..., Any], cpu: Any) -> Callable[..., Any]:
+    def random_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("generator") is None and self.device.type == "cpu":
+            kwargs["generator"] = cpu
+        return original(self, *args, **kwargs)
+
+    return random_

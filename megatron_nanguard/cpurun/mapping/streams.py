@@ -1,0 +1,129 @@
+"""Streams and events: the CPU does everything in program order, so there is nothing to wait for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.devices import current as current_device
+
+
+class Event:
+    """Keeps the moment at which it was recorded."""
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
+        self.recorded_at: float | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.recorded_at = time.perf_counter()
+
+    def wait(self, stream: Stream | None = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds between two recorded events."""
+        if self.recorded_at is None or end_event.recorded_at is None:
+            raise RuntimeError("elapsed_time: both events must be recorded first")
+        return (end_event.recorded_at - self.recorded_at) * 1e3
+
+
+class Stream:
+    """A name for a line of work; all lines are the one of the CPU."""
+
+    _ids = itertools.count(1)
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        import torch
+
+        self.priority = priority
+        self.device_index = current_device.index
+        self.device = torch.device("cuda", self.device_index)
+        self.cuda_stream = self.stream_id = next(self._ids)
+        self._entered: list[StreamContext] = []
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return (0, -1)
+
+    def wait_stream(self, stream: Stream) -> None:
+        pass
+
+    def wait_event(self, event: Event) -> None:
+        pass
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def __enter__(self) -> Stream:
+        self._entered.append(StreamContext(self))
+        self._entered[-1].__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._entered.pop().__exit__(*exc)
+
+
+class _CurrentStream:
+    stream: Stream
+    default: Stream
+
+
+_current = _CurrentStream()
+
+
+class StreamContext:
+    """`torch.cuda.stream(s)`: s is current inside; None changes nothing."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self.previous = _current.stream
+
+    def __enter__(self) -> None:
+        self.previous = _current.stream
+        set_stream(self.stream)
+
+    def __exit__(self, *exc: object) -> None:
+        _current.stream = self.previous
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make a stream current, as `torch.cuda.set_stream` does."""
+    if stream is not None:
+        _current.stream = stream
+
+
+def map_streams(book: PatchBook, torch: Any) -> None:
+    """DDP overlap, MoE side streams, the schedules and the timers use streams and events."""
+    _current.stream = _current.default = Stream()
+    answers: dict[str, object] = {
+        "Stream": Stream,
+        "Event": Event,
+        "StreamContext": StreamContext,
+        "stream": StreamContext,
+        "set_stream": set_stream,
+        "current_stream": lambda device=None: _current.stream,
+        "default_stream": lambda device=None: _current.default,
+        "synchronize": lambda device=None: None,
+        "is_current_stream_capturing": lambda: False,
+        "_sleep": lambda cycles: None,
+    }
+    for name, answer in answers.items():
+        book.put(torch.cuda, name, answer)

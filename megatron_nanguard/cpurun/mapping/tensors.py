@@ -1,0 +1,70 @@
+"""Tensors: every one of them says that it is on the device, and moving is a copy only towards the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.devices import current, is_cuda
+
+
+def map_tensors(book: PatchBook, torch: Any) -> None:
+    """Moves, and the questions by which Megatron sorts and routes tensors."""
+    tensor = torch.Tensor
+    book.wrap(tensor, "to", lambda original: _moving(original, torch))
+    book.wrap(tensor, "cuda", lambda original: lambda self, *args, **kwargs: _to_device(self))
+    book.wrap(tensor, "cpu", lambda original: lambda self, *args, **kwargs: _to_host(self, original))
+    book.wrap(tensor, "type", _typed)
+    # MoE token dispatchers and optimizers ask it before they copy to the host.
+    book.put(tensor, "is_cuda", property(lambda self: _is_here(self) and self.layout == torch.strided))
+    book.wrap(tensor, "get_device", lambda original: lambda self: current.index if _is_here(self) else original(self))
+    book.wrap(tensor, "pin_memory", lambda original: lambda self, device=None: self)
+    book.wrap(tensor, "is_pinned", lambda original: lambda self, device=None: False)
+    book.wrap(tensor, "record_stream", lambda original: lambda self, stream: None)
+
+
+def _is_here(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def _to_device(tensor: Any) -> Any:
+    return tensor if _is_here(tensor) else tensor.to("cpu")
+
+
+def _to_host(tensor: Any, original: Callable[..., Any]) -> Any:
+    """A copy: a device-to-host copy is a snapshot, an alias would change with the next step."""
+    return tensor.clone() if _is_here(tensor) else original(tensor)
+
+
+def _moving(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        target = kwargs.get("device", args[0] if args else None)
+        if is_cuda(target):
+            if "device" in kwargs:
+                kwargs["device"] = "cpu"
+            else:
+                args = ("cpu", *args[1:])
+        elif _is_host(target, torch) and _is_here(self):
+            kwargs.setdefault("copy", True)
+        return original(self, *args, **kwargs)
+
+    return to
+
+
+def _is_host(target: Any, torch: Any) -> bool:
+    return isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu"
+
+
+def _typed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Megatron's optimizers sort parameters by the string `torch.cuda.FloatTensor` and refuse others."""
+
+    def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dtype is None:
+            name = original(self)
+            return name.replace("torch.", "torch.cuda.", 1) if _is_here(self) else name
+        if isinstance(dtype, str):
+            dtype = dtype.replace("torch.cuda.", "torch.")
+        return original(self, dtype, *args, **kwargs)
+
+    return type_

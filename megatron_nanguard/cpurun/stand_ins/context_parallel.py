@@ -1,0 +1,121 @@
+"""Context parallelism for Megatron's local core attention, in plain PyTorch.
+
+Megatron's DotProductAttention refuses CP > 1: only Transformer Engine has it. Here every rank gathers keys and
+values of the whole sequence over its CP group (backward: reduce-scatter), puts the zig-zag chunks back in order and
+masks by position; the attention itself stays Megatron's. Causal self attention only. With CP 1 nothing is touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+
+MESSAGE = (
+    "[cpu-run] context parallel size {size}: Megatron's local attention has none, a plain PyTorch one takes its place "
+    "(keys and values gathered over the context-parallel group, causal self attention only)"
+)
+_said: list[str] = []
+
+
+def teach_context_parallel(book: PatchBook, dot_product_attention: Any) -> None:
+    """Let DotProductAttention be built and called with CP > 1.
+
+    The two methods are wrapped, not the layer spec: specs copy the class under several names.
+
+    Source: megatron/core/transformer/dot_product_attention.py, DotProductAttention
+    """
+    attention = dot_product_attention.DotProductAttention
+    book.wrap(attention, "__init__", _building)
+    book.wrap(attention, "forward", _attending)
+
+
+def zigzag_positions(seq_length: int, cp_size: int) -> Tensor:
+    """Positions that each CP rank holds: chunk r and chunk 2 * cp_size - 1 - r.
+
+    Args:
+        seq_length: Tokens of the whole sequence; a multiple of 2 * cp_size.
+        cp_size: Number of context-parallel ranks.
+    Returns:
+        int64 [cp_size, seq_length / cp_size].
+    Source: megatron/core/utils.py, get_batch_on_this_cp_rank
+    """
+    chunks = torch.arange(seq_length).view(2 * cp_size, -1)
+    return torch.stack([torch.cat([chunks[r], chunks[2 * cp_size - 1 - r]]) for r in range(cp_size)])
+
+
+def gathered(key: Tensor, value: Tensor, mask: Tensor | None, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys and values of the whole sequence in order, and the mask of this rank's queries.
+
+    Args:
+        key: [s / cp, b, heads, d], this rank's chunks.
+        value: Same shape.
+        mask: [b, 1, s / cp, s], True where masked, as the data loader made it; None for a plain causal mask.
+        group: Context-parallel group.
+    Returns:
+        key [s, b, heads, d], value (same), mask [b or 1, 1, s / cp, s].
+    Collective: the context-parallel group.
+    """
+    from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+
+    positions = zigzag_positions(key.size(0) * group.size(), group.size())
+    order = torch.argsort(positions.flatten())
+    if group.size() > 1:
+        key, value = (gather_from_sequence_parallel_region(x.contiguous(), group=group)[order] for x in (key, value))
+    if mask is None:
+        mask = (torch.arange(order.numel())[None, :] > positions[group.rank()][:, None])[None, None]
+    return key, value, mask
+
+
+def _building(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(
+        self: Any, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, *args: Any, **kwargs: Any
+    ) -> None:
+        if config.context_parallel_size == 1:
+            original(self, config, layer_number, attn_mask_type, attention_type, *args, **kwargs)
+            return
+        if attn_mask_type.name != "causal" or attention_type != "self":
+            raise NotImplementedError(
+                f"layer {layer_number}: {attn_mask_type.name} {attention_type} attention with context parallel size "
+                f"{config.context_parallel_size}; the CPU stand-in has causal self attention only"
+            )
+        plain = copy.copy(config)
+        plain.context_parallel_size = 1  # what the original insists on
+        original(self, plain, layer_number, attn_mask_type, attention_type, *args, **kwargs)
+        self.config = config
+        self.gathered_over = _context_group(kwargs.get("pg_collection"))
+        _say_once(config.context_parallel_size)
+
+    return init
+
+
+def _attending(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(
+        self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
+    ) -> Any:
+        group = getattr(self, "gathered_over", None)
+        if group is not None:
+            key, value, attention_mask = gathered(key, value, attention_mask, group)
+        return original(self, query, key, value, attention_mask, *args, **kwargs)
+
+    return forward
+
+
+def _context_group(groups: Any) -> Any:
+    """The layer's own collection of groups where it holds one, else Megatron's global state."""
+    from megatron.core import parallel_state
+
+    return getattr(groups, "cp", None) or parallel_state.get_context_parallel_group()
+
+
+def _say_once(size: int) -> None:
+    message = MESSAGE.format(size=size)
+    if torch.distributed.get_rank() == 0 and message not in _said:
+        _said.append(message)
+        print(message, file=sys.stderr)

@@ -1,0 +1,64 @@
+"""The compiled index builder of Megatron's data sets, without a compiler.
+
+The wheel ships the compiled `helpers_cpp` but no Makefile: `compile_helpers` would fail and rank 0 leave. A source
+tree has the Makefile but needs pybind11; where a wheel of Megatron is installed beside it, its compiled module serves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+
+MODULE = "megatron.core.datasets.helpers_cpp"
+
+
+def use_compiled_helpers(book: PatchBook, datasets_utils: Any) -> None:
+    """Skip `make` where a compiled module is at hand; else Megatron's own way stays.
+
+    Source: megatron/core/datasets/utils.py, compile_helpers
+    """
+    if hasattr(datasets_utils, "compile_helpers") and (_is_importable() or _taken_from_wheel()):
+        book.wrap(datasets_utils, "compile_helpers", lambda original: lambda: None)
+
+
+def _is_importable() -> bool:
+    try:
+        importlib.import_module(MODULE)
+    except ImportError:
+        return False
+    return True
+
+
+def _taken_from_wheel() -> bool:
+    compiled = _compiled_in_wheel()
+    if compiled is None:
+        return False
+    loader = importlib.machinery.ExtensionFileLoader(MODULE, str(compiled))
+    spec = importlib.util.spec_from_file_location(MODULE, compiled, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules[MODULE] = module
+    print(
+        f"[cpu-run] the tree has no compiled helpers_cpp: taken from the installed wheel, {compiled}", file=sys.stderr
+    )
+    return True
+
+
+def _compiled_in_wheel() -> Path | None:
+    try:
+        files = importlib.metadata.files("megatron-core") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+    for file in files:
+        if file.name.startswith("helpers_cpp") and file.name.endswith(suffixes):
+            return Path(str(file.locate()))
+    return None

@@ -1,0 +1,58 @@
+"""A distributed optimizer over torch's Adam that can be resumed.
+
+Megatron asserts one "step" in a state that torch's Adam leaves empty before its first step, and after loading the
+empty template's step 0 stands in one tensor that all parameters share. So the state is filled before, the step set
+after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+
+
+def let_adam_be_loaded(book: PatchBook, distrib_optimizer: Any) -> None:
+    """Wrap saving and loading of the optimizer's state.
+
+    Source: megatron/core/optimizer/distrib_optimizer.py, DistributedOptimizer
+    """
+    owner = getattr(distrib_optimizer, "DistributedOptimizer", None)
+    if owner is not None and not getattr(distrib_optimizer, "HAVE_APEX_OR_TE", True):
+        book.wrap(owner, "state_dict", _with_filled_state)
+        book.wrap(owner, "load_state_dict", _with_own_step)
+
+
+def _parameters(optimizer: torch.optim.Adam) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield group, parameter
+
+
+def _with_filled_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        adam = self.optimizer
+        if isinstance(adam, torch.optim.Adam) and not adam.state:
+            for _, parameter in _parameters(adam):
+                adam.state[parameter] = {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        return original(self, *args, **kwargs)
+
+    return state_dict
+
+
+def _with_own_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if isinstance(self.optimizer, torch.optim.Adam):
+            for group, parameter in _parameters(self.optimizer):
+                self.optimizer.state[parameter]["step"] = torch.tensor(float(group["step"]))
+        return result
+
+    return load_state_dict

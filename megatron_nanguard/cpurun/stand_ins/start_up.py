@@ -1,0 +1,50 @@
+"""Seconds saved in every rank; nothing here changes a number."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from megatron_nanguard.cpurun.mapping.book import PatchBook
+
+
+def fork_the_checkpoint_queue(book: PatchBook, filesystem_async: Any) -> None:
+    """Fork the process that owns the checkpoint writer's queue.
+
+    With "spawn" it imports the script and Megatron once more for every rank: over a minute at the first save.
+
+    Source: megatron/core/dist_checkpointing/strategies/filesystem_async.py, get_write_results_queue
+    """
+    if hasattr(filesystem_async, "get_write_results_queue"):
+        book.wrap(filesystem_async, "get_write_results_queue", lambda original: lambda mp_mode="fork": original("fork"))
+
+
+def keep_help_texts(book: PatchBook, argument_utils: Any) -> None:
+    """Parse the help texts of the arguments out of the sources once, not twice in every rank.
+
+    Source: megatron/training/argument_utils.py, ArgumentGroupFactory
+    """
+    factory = getattr(argument_utils, "ArgumentGroupFactory", None)
+    if hasattr(factory, "_get_field_docstrings"):
+        book.wrap(factory, "_get_field_docstrings", _remembering)
+        _read_all_help_texts()
+
+
+def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
+    known: dict[Any, dict[str, str]] = {}
+
+    def field_docstrings(self: Any, config_class: Any) -> dict[str, str]:
+        if config_class not in known:
+            known[config_class] = original(self, config_class)
+        return dict(known[config_class])
+
+    return field_docstrings
+
+
+def _read_all_help_texts() -> None:
+    """Fill the memory before the ranks are forked."""
+    arguments = sys.modules.get("megatron.training.arguments")
+    if arguments is not None and hasattr(arguments, "add_megatron_arguments"):
+        arguments.add_megatron_arguments(argparse.ArgumentParser())

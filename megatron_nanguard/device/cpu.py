@@ -1,0 +1,49 @@
+"""CPU ranks: plain gloo runs and Megatron under ``nanguard cpu-run``."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+
+
+class CpuDevice:
+    """The processor this rank runs on."""
+
+    backend = "cpu"
+
+    def facts(self, index: int | None = None) -> DeviceFacts:
+        """Processor name, memory of the host and threads of this rank; the number means nothing here."""
+        return DeviceFacts(
+            backend=self.backend,
+            index=None,
+            name=_processor_name(),
+            overflow_mode=self.overflow_mode(),
+            memory_total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            details={"threads": str(torch.get_num_threads()), "capability": torch.backends.cpu.get_cpu_capability()},
+        )
+
+    def rng_state(self) -> Tensor:
+        """State of torch's default generator, which draws dropout on the CPU."""
+        # Not torch.get_rng_state: `nanguard cpu-run` maps that to a second generator, as on a GPU.
+        return torch.default_generator.get_state()
+
+    def synchronize(self) -> None:
+        """Nothing: the CPU has done its work when an operator returns."""
+
+    def overflow_mode(self) -> OverflowMode:
+        """The CPU knows IEEE only."""
+        return "not_applicable"
+
+
+def _processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

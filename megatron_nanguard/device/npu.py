@@ -1,0 +1,95 @@
+"""Ascend cards through torch_npu, whose overflow mode decides whether any check of ours can see anything.
+
+overflow mode: saturation (INF_NAN_MODE_ENABLE=0, INF_NAN_MODE_FORCE_DISABLE=1)
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Final
+
+from torch import Tensor
+
+from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+
+SATURATION_WARNING: Final = (
+    "this Ascend card runs in saturation mode: an overflow becomes the largest number and NaN becomes 0, so every "
+    "check for NaN and Inf is blind, this one and Megatron's. Unset INF_NAN_MODE_FORCE_DISABLE and set "
+    "INF_NAN_MODE_ENABLE=1 before the start; cards of the first generation know this mode only, and there the loss "
+    "scaler's overflow flag is the one sign left"
+)
+
+SWITCHES: Final = (
+    "INF_NAN_MODE_ENABLE",
+    "INF_NAN_MODE_FORCE_DISABLE",
+    "ASCEND_LAUNCH_BLOCKING",
+    "TASK_QUEUE_ENABLE",
+    "MULTI_STREAM_MEMORY_REUSE",
+    "PYTORCH_NO_NPU_MEMORY_CACHING",
+    "HCCL_DETERMINISTIC",
+    "CLOSE_MATMUL_K_SHIFT",
+    "HCCL_INTRA_ROCE_ENABLE",
+    "HCCL_INTRA_PCIE_ENABLE",
+)
+"""Environment variables that people flip when they hunt a NaN on Ascend; those that are set stand in the facts."""
+
+NAMES: Final = (
+    "torch_npu.npu.current_device",
+    "torch_npu.npu.get_device_name",
+    "torch_npu.npu.get_device_properties",
+    "torch_npu.npu.get_rng_state",
+    "torch_npu.npu.is_available",
+    "torch_npu.npu.synchronize",
+    "torch_npu.npu.utils.is_support_inf_nan",
+)
+"""Every name of torch_npu that is read, for the test that looks them up in the sources of a wheel.
+
+``torch_npu.npu.utils.get_cann_version`` is read where it exists: torch_npu 2.1.0 lacks it.
+"""
+
+
+class NpuDevice:
+    """The Ascend card this rank runs on; torch_npu must be installed."""
+
+    backend = "npu"
+
+    def __init__(self) -> None:
+        self._npu: Any = importlib.import_module("torch_npu").npu
+
+    def facts(self, index: int | None = None) -> DeviceFacts:
+        """Name, memory, CANN level and the switches of `SWITCHES` that are set."""
+        index = self._npu.current_device() if index is None else index
+        return DeviceFacts(
+            backend=self.backend,
+            index=index,
+            name=self._npu.get_device_name(index),
+            overflow_mode=self.overflow_mode(),
+            memory_total_bytes=self._npu.get_device_properties(index).total_memory,
+            details={**self._versions(), **{name: os.environ[name] for name in SWITCHES if name in os.environ}},
+        )
+
+    def rng_state(self) -> Tensor:
+        """State of the current card's default generator."""
+        state: Tensor = self._npu.get_rng_state()
+        return state
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the current card.
+
+        Sync: the host waits for the device.
+        """
+        self._npu.synchronize()
+
+    def overflow_mode(self) -> OverflowMode:
+        """What the driver decided; the environment variables are only one of the things it looks at.
+
+        Source: torch_npu/npu/utils.py, is_support_inf_nan.
+        """
+        return "inf_nan" if self._npu.utils.is_support_inf_nan() else "saturation"
+
+    def _versions(self) -> dict[str, str]:
+        versions = {"torch_npu": str(importlib.import_module("torch_npu").__version__)}
+        if hasattr(self._npu.utils, "get_cann_version"):
+            versions["cann"] = str(self._npu.utils.get_cann_version())
+        return versions

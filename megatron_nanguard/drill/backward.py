@@ -1,0 +1,69 @@
+"""Phase backward: the gradient of a module's input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.drill.module_drill import ModuleDrill
+from megatron_nanguard.drill.planted import Site
+from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.tensors import replace_first
+from megatron_nanguard.drill.trigger import Trigger
+
+
+class PoisonedInputGradient(torch.autograd.Function):
+    """The identity, in whose backward the drill goes off.
+
+    The micro-batch is the one of the forward that built this node: the backward itself has no number.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, trigger: Trigger, microbatch: int) -> Tensor:
+        """The input as it is; not the same object, which autograd would take for a view that nobody may write to."""
+        ctx.trigger = trigger
+        ctx.microbatch = microbatch
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Poison a copy of the gradient, or keep it for a later one."""
+        gradient: Tensor = grad_outputs[0]
+        trigger: Trigger = ctx.trigger
+        if trigger.is_live(ctx.microbatch):
+            gradient = gradient.clone()
+            trigger.fire(gradient, Part.whole(gradient), "backward")
+        elif trigger.is_watching():
+            trigger.remember(gradient, "backward")
+        return gradient, None, None
+
+
+class BackwardDrill(ModuleDrill):
+    """Puts the node in front of the first input that takes a gradient.
+
+    Only executions that go off get one, and with pattern stale those of the step before: a node more can change the
+    order in which autograd adds up the gradients of an input that is used in several places, hence the last bit.
+    """
+
+    def __init__(self, trigger: Trigger, site: Site) -> None:
+        super().__init__(trigger, site)
+        self.handles.append(self.module.register_forward_pre_hook(self._before, with_kwargs=True))
+
+    def _before(self, module: Module, args: Any, kwargs: Any) -> Any:
+        execution, trigger = self.executions.begin(), self.trigger
+        # Without gradients this is a forward that will be recomputed: the node belongs into the recompute.
+        if execution is None or not torch.is_grad_enabled():
+            return None
+        if not (trigger.is_live(execution.microbatch) or trigger.is_watching()):
+            return None
+        inputs, found = replace_first(
+            (args, kwargs),
+            lambda tensor: tensor.requires_grad and tensor.is_floating_point(),
+            lambda tensor: PoisonedInputGradient.apply(tensor, trigger, execution.microbatch),
+        )
+        if not found:
+            trigger.why_not = "the module has no input that takes a gradient"
+        return inputs

@@ -1,0 +1,74 @@
+"""Which micro-batch a module works on: counted, since neither the module nor autograd knows."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.nn import Module
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One call of a module inside a training step.
+
+    Attributes:
+        microbatch: counted from 0 in this step.
+        kind: "forward", or "recompute" where the call runs inside the backward.
+    """
+
+    microbatch: int
+    kind: Literal["forward", "recompute"]
+
+
+class Executions:
+    """Follows one module of one chunk.
+
+    The micro-batch of a forward is the number of forwards its chunk has begun: a module may run several times in one
+    (the embedding under multi-token prediction), or in only one chunk of several under virtual pipelining. A
+    recompute takes the forwards in the order in which they ran, as 1F1B orders the backwards of a chunk. Forwards
+    that ran without gradients come first: they are certain to be recomputed, while with partial activation
+    checkpointing the others are not recomputed at all.
+    """
+
+    def __init__(self, chunk: Module) -> None:
+        self._is_open = False
+        self._microbatch = -1
+        self._without_grad: deque[int] = deque()
+        self._with_grad: deque[int] = deque()
+        self._handle = chunk.register_forward_pre_hook(self._chunk_begins)
+
+    def step_begins(self) -> None:
+        """Count from 0 again."""
+        self._is_open = True
+        self._microbatch = -1
+        self._without_grad.clear()
+        self._with_grad.clear()
+
+    def step_ends(self) -> None:
+        """Calls from here on are none of ours."""
+        self._is_open = False
+
+    def begin(self) -> Execution | None:
+        """To be asked once at each call of the module; None outside of a step."""
+        if not self._is_open:
+            return None
+        if is_inside_backward():
+            return Execution((self._without_grad or self._with_grad).popleft(), "recompute")
+        (self._with_grad if torch.is_grad_enabled() else self._without_grad).append(self._microbatch)
+        return Execution(self._microbatch, "forward")
+
+    def remove(self) -> None:
+        """Take the hook off the chunk."""
+        self._handle.remove()
+
+    def _chunk_begins(self, chunk: Module, args: Any) -> None:
+        if self._is_open and not is_inside_backward():
+            self._microbatch += 1
+
+
+def is_inside_backward() -> bool:
+    """Whether this thread runs on behalf of an autograd node: a forward seen now is a recompute."""
+    return torch._C._current_autograd_node() is not None

@@ -1,0 +1,66 @@
+"""Phase forward: the output of a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.drill.executions import Execution
+from megatron_nanguard.drill.module_drill import ModuleDrill
+from megatron_nanguard.drill.planted import Site
+from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.tensors import replace_first
+from megatron_nanguard.drill.trigger import Trigger
+
+
+class PoisonedOutput(torch.autograd.Function):
+    """Hands on other values than came in; the gradient passes, as it would past a kernel that wrote wrong values."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, trigger: Trigger, source: str) -> Tensor:
+        """Poison a copy."""
+        poisoned = output.clone()
+        trigger.fire(poisoned, Part.whole(poisoned), source)
+        return poisoned
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The gradient of the output, as it comes."""
+        return grad_outputs[0], None, None
+
+
+class ForwardDrill(ModuleDrill):
+    """Replaces the first floating-point tensor that the module returns."""
+
+    def __init__(self, trigger: Trigger, site: Site) -> None:
+        super().__init__(trigger, site)
+        self._current: Execution | None = None
+        self.handles += [
+            self.module.register_forward_pre_hook(self._before),
+            self.module.register_forward_hook(self._after),
+        ]
+
+    def _before(self, module: Module, args: Any) -> None:
+        self._current = self.executions.begin()
+
+    def _after(self, module: Module, args: Any, output: Any) -> Any:
+        execution, trigger = self._current, self.trigger
+        if execution is None:
+            return None
+        if trigger.is_live(execution.microbatch):
+            replaced, found = replace_first(
+                output, torch.is_floating_point, lambda tensor: PoisonedOutput.apply(tensor, trigger, execution.kind)
+            )
+            if not found:
+                trigger.why_not = "the module returns no floating-point tensor"
+            return replaced
+        if trigger.is_watching():
+            replace_first(output, torch.is_floating_point, lambda tensor: self._remember(tensor, execution.kind))
+        return None
+
+    def _remember(self, output: Tensor, source: str) -> Tensor:
+        self.trigger.remember(output, source)
+        return output

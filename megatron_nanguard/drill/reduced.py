@@ -1,0 +1,44 @@
+"""Phase reduced: a parameter's gradient after the reduction, inside the part that this rank's optimizer consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from megatron_nanguard.drill.planted import Planted, Site
+from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.targets import find_entries
+from megatron_nanguard.drill.trigger import Trigger
+from megatron_nanguard.errors import DrillError
+from megatron_nanguard.megatron_api.buffers import reduced_pieces
+
+
+class ReducedDrill(Planted):
+    """Goes off at the decision point, before anybody looks at the reduced gradients."""
+
+    def __init__(self, trigger: Trigger, site: Site) -> None:
+        super().__init__(trigger)
+        self._site = site
+        if not any(entry.shards for entry in find_entries(trigger.drill, site)):
+            raise DrillError(
+                f"drill {trigger.drill.text!r}: the optimizer of this rank owns no part of {trigger.drill.target}; "
+                "the rank that does has shards for it in its param_map file"
+            )
+
+    def after_reduction(self) -> None:
+        trigger = self.trigger
+        if not (trigger.is_live() or trigger.is_watching()):
+            return
+        for source, (values, part) in enumerate(self._parts()):
+            if trigger.is_live():
+                trigger.fire(values, part, source)
+            else:
+                trigger.remember(values, source)
+
+    def _parts(self) -> Iterator[tuple[Tensor, Part]]:
+        """The parts of the target that this rank owns, in an order that is the same in every step."""
+        for piece in reduced_pieces(self._site.chunks):
+            for entry, start, end, offset in self._site.parameter_map.segments(piece):
+                if entry.name == self.trigger.drill.target:
+                    yield piece.data[start:end], Part.from_start(entry.shape, offset, end - start)

@@ -1,0 +1,53 @@
+"""From a global name to the module or parameter on this rank, or to the names that were probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from torch.nn import Module
+
+from megatron_nanguard.drill.planted import Site
+from megatron_nanguard.drill.poison import Part, outside, positions
+from megatron_nanguard.drill.spec import Drill, Pattern, Phase
+from megatron_nanguard.errors import DrillError
+from megatron_nanguard.records.parameters import ParameterEntry
+
+
+def find_module(drill: Drill, site: Site) -> tuple[Module, Module]:
+    """The module, and the chunk it is part of.
+
+    Raises:
+        DrillError: no chunk of this rank has it; names the nearest ones.
+    """
+    _check_name(drill, site.modules)
+    module = site.modules[drill.target]
+    for chunk in site.chunks:
+        if any(member is module for member in chunk.modules()):
+            return module, chunk
+    raise AssertionError(f"{drill.target} is in no chunk")
+
+
+def find_entries(drill: Drill, site: Site) -> list[ParameterEntry]:
+    """The parameters of that name; two chunks of a rank may hold tied copies.
+
+    Raises:
+        DrillError: no chunk of this rank has it, and names the nearest ones; or this rank does not hold the elements.
+    """
+    _check_name(drill, {entry.name for entry in site.parameter_map.entries})
+    entries = [entry for entry in site.parameter_map.entries if entry.name == drill.target]
+    parts = [part for entry in entries for part in _parts(drill, entry)]
+    if not parts:
+        raise DrillError(f"drill {drill.text!r}: the optimizer of this rank owns no part of {drill.target}")
+    if not any(positions(part, drill, site.head_width).numel() for part in parts):
+        raise DrillError(f"drill {drill.text!r}: {outside(drill, parts[0])}")
+    return entries
+
+
+def is_here(drill: Drill, site: Site) -> bool:
+    """Whether this rank holds the target: a drill on all ranks passes over stages and shards that do not."""
+    if drill.phase.target_key == "module":
+        return drill.target in site.modules
+    entries = [entry for entry in site.parameter_map.entries if entry.name == drill.target]
+    parts = [part for entry in entries for part in _parts(drill, entry)]
+    return any(positions(part, drill, site.head_width).numel() for part in parts)

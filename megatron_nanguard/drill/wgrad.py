@@ -1,0 +1,40 @@
+"""Phase wgrad: the `main_grad` of a parameter, complete over all micro-batches, before the reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.nn import Parameter
+
+from megatron_nanguard.drill.planted import Planted, Site
+from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.targets import find_entries
+from megatron_nanguard.drill.trigger import Trigger
+from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+
+
+class WgradDrill(Planted):
+    """Goes off when the bucket that holds the parameter is about to be reduced."""
+
+    def __init__(self, trigger: Trigger, site: Site) -> None:
+        super().__init__(trigger)
+        params = [site.parameter_map.parameter(entry) for entry in find_entries(trigger.drill, site)]
+        self._targets = {id(param): param for param in params}
+
+    def before_reduction(self, params: Sequence[Parameter]) -> None:
+        trigger = self.trigger
+        if not (trigger.is_live() or trigger.is_watching()):
+            return
+        for param in params:
+            if id(param) in self._targets:
+                self._touch(param)
+
+    def _touch(self, param: Parameter) -> None:
+        gradient = local_gradient(param)
+        if gradient is None:
+            self.trigger.why_not = "the parameter had no gradient"
+        elif self.trigger.is_live():
+            part = Part.from_start(param.shape, gradient.start, gradient.data.numel())
+            self.trigger.fire(gradient.data, part, id(param))
+        else:
+            self.trigger.remember(gradient.data, id(param))

@@ -1,0 +1,423 @@
+"""Builds the rooms and wires them: patch point to handler. Owns on and off; knows no stage."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from megatron_nanguard import incident
+from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.vote import vote
+from megatron_nanguard.coordination.watchdog import Watchdog, leave_now
+from megatron_nanguard.device import SATURATION_WARNING
+from megatron_nanguard.drill.crew import DrillCrew
+from megatron_nanguard.errors import DrillError, SettingsError
+from megatron_nanguard.incident import Alarm, Setting, Subject
+from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.patch_points import ESSENTIAL
+from megatron_nanguard.patching import Engine, Shield
+from megatron_nanguard.policy import abort, deciding, skip
+from megatron_nanguard.policy.scaler import Judgement
+from megatron_nanguard.records.incident import PolicyOutcome
+from megatron_nanguard.sentinel import Flag, flag_tensor
+from megatron_nanguard.sentinel.flags import fault_flags
+from megatron_nanguard.session import Drilling, Meeting, Run
+from megatron_nanguard.session.drilling import UNFIRED_EXIT_CODE, before_reduction
+from megatron_nanguard.settings import Settings, add_arguments, from_namespace
+
+log = logging.getLogger("megatron_nanguard")
+
+PASS = PolicyOutcome("none", "continue", None, "")
+COUNTED_SKIP = PolicyOutcome("scaler", "skip", None, "")
+
+
+class Guard:
+    """The guard of this process.
+
+    Args:
+        engine: whose wrappers call the handlers; it says what could not be applied.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.shield = Shield()
+        self.settings: Settings | None = None
+        self.active = False
+        """All ranks agreed to start, and no fault has switched the guard off since."""
+        self.counts: Counter[str] = Counter()
+        self._meeting: Meeting | None = None
+        self._meetings = 0
+        self._run: Run | None = None
+        self._speaks = False
+        self._drilling: Drilling | None = None
+        self._crews: dict[int, DrillCrew] = {}
+        self._subjects: list[Subject] = []
+        self._chunks: list[Any] = []
+        self._host_checks = host.HostChecks()
+        self._depth = 0
+        self._verdict = PASS
+        self._notes: list[str] = []
+        atexit.register(self._at_exit)
+
+    @staticmethod
+    def release() -> tuple[int, int] | None:
+        """Release line of the Megatron that is imported."""
+        return host.release()
+
+    # ---------------------------------------------------------------- on and off
+
+    def remove(self) -> None:
+        """Leave no trace in the model or in Megatron's options; the engine undoes its wrappers itself."""
+        self._switch_off()
+        for crew in self._crews.values():
+            crew.detach()
+        atexit.unregister(self._at_exit)
+
+    def _switch_off(self) -> None:
+        """Off on this rank; the caller knows that all ranks do the same. Megatron's own checks are back on."""
+        self.active = False
+        self._host_checks.restore()
+        self._subjects.clear()
+
+    def handlers(self) -> dict[str, Any]:
+        """What each patch point calls."""
+        return {
+            "options": self.add_options,
+            "initialize_model_parallel": self.groups_exist,
+            "wrap_chunk": self.chunk_wrapped,
+            "get_param_groups": self.chunks_seen,
+            "get_megatron_optimizer": self.optimizer_made,
+            "forward_backward": self.schedule_called,
+            "start_grad_sync": self.gradients_ready,
+            "prepare_grads": self.decide,
+            "optimizer_step": self.step,
+            "clip_grad_norm": self.norm_known,
+            "get_grad_norm": self.norm_known,
+            "validate_result": self.stands_aside,
+        }
+
+    # ---------------------------------------------------------------- options
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add ours, and read them when this very parser has parsed: a bad value is an error of the command line."""
+        add_arguments(parser)
+        parse = parser.parse_known_args
+
+        def parse_known_args(*args: Any, **kwargs: Any) -> Any:
+            namespace, rest = parse(*args, **kwargs)
+            try:
+                self.settings = self._checked(from_namespace(namespace, os.environ))
+            except SettingsError as error:
+                parser.error(str(error))
+            return namespace, rest
+
+        parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+    def _checked(self, settings: Settings) -> Settings:
+        if settings.on and settings.drill:
+            Drilling(settings.drill, 0, int(os.environ.get("WORLD_SIZE", "1")))
+        return settings
+
+    def _known_settings(self) -> Settings:
+        """From the command line, else from the environment alone.
+
+        Raises:
+            SystemExit: a variable cannot be used.
+        """
+        if self.settings is None:
+            try:
+                self.settings = self._checked(Settings.from_texts(False, {}, os.environ))
+            except SettingsError as error:
+                sys.exit(f"nanguard: {error}")
+        return self.settings
+
+    # ---------------------------------------------------------------- start
+
+    def groups_exist(self, rank_offset: int, local_world_size: int | None) -> None:
+        """The parallel groups of this rank's world are there: meet its ranks."""
+        size = dist.get_world_size() if local_world_size is None else local_world_size
+        self._meet(range(rank_offset, rank_offset + size))
+
+    def chunk_wrapped(self, chunk: Any) -> None:
+        """A chunk was wrapped for data parallelism: last occasion to meet; its own NaN check stands aside."""
+        if self._meeting is None:
+            self._meet(range(dist.get_world_size()))
+        if self.active:
+            with self.shield("host checks"):
+                self._host_checks.switch_off([chunk])
+
+    def _meet(self, ranks: Sequence[int]) -> None:
+        """Handshake over the store, outside of any shield: it has a deadline of its own."""
+        settings = self._known_settings()
+        self._meetings += 1
+        self._switch_off()
+        self._meeting = Meeting(ranks, self._meetings)
+        if not settings.on:
+            self._meeting.declare_off()
+            return
+        agreement = self._meeting.agree(settings, [*self.engine.declined])
+        self._speaks = self._meeting.rank == agreement.speaker
+        if not agreement.go:
+            self._run_unguarded(agreement.reason)
+            return
+        with self.shield("start"):
+            self._start(settings, agreement.run_id)
+        self.active = True
+
+    def _run_unguarded(self, reason: str) -> None:
+        """Say it once, from one rank; with --nanguard-strict leave instead."""
+        assert self.settings is not None
+        message = f"all ranks run unguarded: {reason}"
+        self._notes.append(message)
+        if self._speaks:
+            log.warning(message)
+        if self.settings.strict:
+            sys.exit(f"nanguard: --nanguard-strict: {message}")
+
+    def _start(self, settings: Settings, run_id: str) -> None:
+        assert self._meeting is not None
+        self._run = Run(settings, run_id, self._meeting.rank)
+        if settings.drill:
+            self._drilling = Drilling(settings.drill, self._meeting.rank, dist.get_world_size())
+        if self._speaks:
+            log.info(
+                "guards %d ranks, policy %s, files in %s",
+                len(self._meeting.ranks),
+                settings.on_nonfinite,
+                self._run.directory.path,
+            )
+            if self._drilling:
+                log.warning("this run is a drill: faults are planted on purpose (%s)", settings.drill)
+                self._drilling.mark_checkpoints()
+
+    # ---------------------------------------------------------------- names
+
+    def chunks_seen(self, chunks: Sequence[Any]) -> None:
+        """Chunks whose parameters are being sorted: kept for optimizers that are built past the factory."""
+        self._chunks = list(chunks)
+
+    def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
+        """Put an optimizer under guard."""
+        if self.active:
+            self._watch(optimizer, chunks)
+
+    def _watch(self, optimizer: Any, chunks: Sequence[Any]) -> Subject:
+        assert self._meeting is not None and self.settings is not None
+        electorate = self._meeting.electorate()
+        subject = Subject(optimizer, chunks, electorate, self.settings)
+        self._subjects.append(subject)
+        with self.shield("names"):
+            subject.learn()
+            if self._run is not None:
+                self._run.write_map(subject.names, subject.coordinates, subject.sizes)
+                if self._speaks and len(self._subjects) == 1:
+                    self._run.write_fingerprint(subject.sizes.world, self._host_checks.changes())
+                    self._warn_of_device(subject)
+            self._plant(subject)
+        return subject
+
+    def _warn_of_device(self, subject: Subject) -> None:
+        facts = subject.device.facts()
+        log.info("device %s (%s), overflow mode %s", facts.name, facts.backend, facts.overflow_mode)
+        if facts.overflow_mode == "saturation":
+            log.warning(SATURATION_WARNING)
+
+    def _plant(self, subject: Subject) -> None:
+        if self._drilling is None:
+            return
+        try:
+            self._crews[id(subject)] = self._drilling.attach(subject.chunks, subject.names)
+        except DrillError as error:
+            log.error("%s", error)
+            raise SystemExit(2) from None
+
+    # ---------------------------------------------------------------- the step
+
+    def schedule_called(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A forward-backward pass begins; evaluation is no step."""
+        if not self.active or kwargs.get("forward_only", False):
+            return kwargs
+        with self.shield("step"):
+            model = kwargs["model"]
+            chunks = list(model) if isinstance(model, Sequence) else [model]
+            subject = self._subject_of(chunks) or self._watch(None, chunks)
+            kwargs = subject.open(kwargs)
+            if id(subject) in self._crews:
+                self._crews[id(subject)].step_begins(subject.step)
+        return kwargs
+
+    def gradients_ready(self, group: Any, force_all_reduce: bool) -> None:
+        """A bucket group is about to be reduced. May run on an autograd thread."""
+        if not self.active:
+            return
+        with self.shield("before the reduction"):
+            for subject in self._subjects:
+                if subject.holds(group):
+                    if id(subject) in self._crews:
+                        before_reduction(self._crews[id(subject)], group)
+                    subject.before.look(group, force_all_reduce)
+
+    def step(self, step: Callable[[], Any], optimizer: Any) -> Any:
+        """Vote for a rank that has nothing to train and returns before ``prepare_grads``."""
+        if self.active and not self._depth and optimizers.is_stub(optimizer):
+            self._depth += 1
+            try:
+                self._verdict = self._decide(optimizer)
+                return (False, None, None) if self._verdict.action == "skip" else step()
+            finally:
+                self._depth -= 1
+        return step()
+
+    def decide(self, prepare: Callable[[], bool], optimizer: Any) -> bool:
+        """The decision point: vote, then let the host prepare its gradients, or veto."""
+        if not self.active or self._depth:
+            return prepare()
+        self._depth += 1
+        try:
+            outcome = self._decide(optimizer)
+            return skip.veto(prepare, optimizer) if outcome.action == "skip" else prepare()
+        finally:
+            self._depth -= 1
+
+    def norm_known(self, optimizer: Any, norm: Any) -> None:
+        """The host has computed a gradient norm; the outermost optimizer's comes last and stands."""
+        if self.active:
+            with self.shield("norm"):
+                subject = self._subject_for(optimizer)
+                if subject is not None:
+                    subject.norm = norm
+
+    def stands_aside(self, rejection_func: Any) -> bool:
+        """Whether a check of the host is taken over: NaN and Inf only."""
+        return self.active and rejection_func in host.NAN_CHECKS
+
+    def _decide(self, optimizer: Any) -> PolicyOutcome:
+        """One vote, and an incident when it raises an alarm.
+
+        Collective: all voters of the optimizer. Local work is shielded; the vote is not.
+        """
+        subject = self._subject_for(optimizer)
+        if subject is None or not subject.is_open:
+            # No pass since the last decision: the host asks again about the same gradients.
+            return self._verdict
+        voters = subject.electorate.voters()
+        if voters is None:
+            return PASS
+        self._verdict = self._judge(subject, optimizer, voters)
+        subject.close()
+        if id(subject) in self._crews:
+            with self.shield("drill"):
+                self._crews[id(subject)].step_ends()
+        if self._verdict.action == "abort":
+            self._leave()
+        return self._verdict
+
+    def _judge(self, subject: Subject, optimizer: Any, voters: Voters) -> PolicyOutcome:
+        flags = None
+        with self.shield("flags"):
+            if id(subject) in self._crews:
+                self._crews[id(subject)].after_reduction()
+            flags = flag_tensor(subject.suspicions(optimizer), len(voters.ranks), subject.torch_device)
+        if flags is None or self.shield.fault is not None:
+            flags = fault_flags(subject.torch_device)
+        alarm = Alarm(tuple(vote(flags, voters)), optimizer)
+        subject.norm = None
+        self.counts["steps_guarded"] += 1
+        if alarm.has(Flag.OWN_FAULT):
+            self._give_up()
+            return PASS
+        if not self._is_incident(subject, alarm):
+            return COUNTED_SKIP if self._is_overflow(alarm) else PASS
+        return self._incident(subject, alarm, voters)
+
+    def _is_overflow(self, alarm: Alarm) -> bool:
+        return alarm.has(Flag.LOCAL) or alarm.has(Flag.REDUCED)
+
+    def _is_incident(self, subject: Subject, alarm: Alarm) -> bool:
+        """The same on every rank: from exchanged flags and counts of them."""
+        bad = self._is_overflow(alarm) or alarm.has(Flag.LOSS) or alarm.has(Flag.DEAD_STEP)
+        self.counts["alarms"] += bad
+        if not alarm.has(Flag.DYNAMIC_SCALE):
+            return bad
+        judgement = subject.tally.judge(self._is_overflow(alarm), alarm.has(Flag.LOSS), alarm.has(Flag.MINIMAL_SCALE))
+        return judgement is Judgement.INCIDENT or alarm.has(Flag.DEAD_STEP)
+
+    def _incident(self, subject: Subject, alarm: Alarm, voters: Voters) -> PolicyOutcome:
+        assert self._meeting is not None and self.settings is not None and self._run is not None
+        self.counts["incidents"] += 1
+        policy = self.settings.on_nonfinite
+        watchdog = Watchdog(self._meeting.store("incident"), self._meeting.rank, len(voters.ranks))
+        setting = Setting(
+            voters=voters,
+            run=self._run.directory,
+            run_id=self._run.run_id,
+            deadline=self.settings.deadline,
+            policy_name=policy,
+            shield=self.shield,
+            watchdog=watchdog,
+        )
+        return incident.handle(
+            subject, alarm, setting, lambda outcome: deciding.decide(policy, subject.step, subject.budget)
+        )
+
+    def _give_up(self) -> None:
+        """A fault of ours on some rank: off on all ranks together."""
+        self._switch_off()
+        message = (
+            "a fault of nanguard's own on some rank: it is off on all ranks, Megatron's own NaN checks are back on"
+        )
+        self._notes.append(message)
+        if self._speaks:
+            log.warning(message)
+
+    # ---------------------------------------------------------------- finding the subject
+
+    def _subject_of(self, chunks: Sequence[Any]) -> Subject | None:
+        return next((s for s in self._subjects if any(s.owns(chunk) for chunk in chunks)), None)
+
+    def _subject_for(self, optimizer: Any) -> Subject | None:
+        """The subject of an optimizer or of one of its leaves."""
+        for subject in self._subjects:
+            if subject.optimizer is optimizer:
+                return subject
+        return self._subject_of(optimizers.model_chunks(optimizer)) or next(
+            (s for s in self._subjects if s.is_open), None
+        )
+
+    # ---------------------------------------------------------------- exit
+
+    def _leave(self) -> None:
+        self._write_last()
+        atexit.unregister(self._at_exit)
+        abort.leave()
+
+    def _at_exit(self) -> None:
+        unfired = self._drilling.unfired() if self._drilling else []
+        self._write_last()
+        for text in unfired:
+            log.error("the drill %r never fired on rank %s: nothing was tested", text, os.environ.get("RANK", "0"))
+        if unfired:
+            leave_now(UNFIRED_EXIT_CODE)
+
+    def _write_last(self) -> None:
+        if self._run is None:
+            return
+        with self.shield("exit"):
+            for crew in self._drilling.crews if self._drilling else ():
+                if crew.drills:
+                    self._run.write_drill(crew.record())
+            place = self._subjects[0].coordinates if self._subjects else None
+            self._run.write_status(place, self.engine.fired, self.counts, tuple(self._notes))
+
+
+def missing_essentials(engine: Engine) -> list[str]:
+    """Groups without which the run would be unguarded."""
+    return [group for group in ESSENTIAL if not engine.group_is_active(group)]

@@ -1,0 +1,63 @@
+"""The patch points of this process, and the guard behind them, built when the first Megatron module arrives."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from megatron_nanguard.patch_points import POINTS
+from megatron_nanguard.patching import Engine
+
+if TYPE_CHECKING:
+    from megatron_nanguard.guard import Guard
+
+
+class Hooks(Mapping[str, Any]):
+    """Handlers by point name. Light until one is asked for: by then Megatron has imported torch itself."""
+
+    def __init__(self) -> None:
+        self.engine = Engine(POINTS, self, lambda: self.guard.release())
+        self._guard: Guard | None = None
+
+    @property
+    def guard(self) -> Guard:
+        """The guard of this process."""
+        if self._guard is None:
+            from megatron_nanguard.guard import Guard
+
+            self._guard = Guard(self.engine)
+        return self._guard
+
+    def install(self) -> None:
+        """Register every patch point."""
+        _log_to_stderr()
+        self.engine.install()
+
+    def remove(self) -> list[str]:
+        """Undo everything; the targets that somebody else has wrapped since."""
+        if self._guard is not None:
+            self._guard.remove()
+        return self.engine.remove()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.guard.handlers()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(point.name for point in POINTS)
+
+    def __len__(self) -> int:
+        return len(POINTS)
+
+
+def _log_to_stderr() -> None:
+    """Our few lines are seen whatever the host does to the root logger, unless it has set up ours."""
+    log = logging.getLogger("megatron_nanguard")
+    if log.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("[nanguard] %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

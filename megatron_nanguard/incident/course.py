@@ -1,0 +1,139 @@
+"""The course of an incident. Every rank enters with the same votes and leaves with the same outcome.
+
+1 signal     evidence of this rank, on disk before anything else can fail
+2 exchange   one record per rank: who was bad before the reduction, who only after it
+3 files      the complete post-mortem, then one merged incident
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.vote import all_done, exchange
+from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.incident import evidence as evidence_stage
+from megatron_nanguard.incident.evidence import Evidence
+from megatron_nanguard.incident.files import merge_files
+from megatron_nanguard.incident.outcome import Outcome, conclude
+from megatron_nanguard.incident.report import RankReport
+from megatron_nanguard.incident.signal import Alarm, write_down
+from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.patching import Shield
+from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.records.incident import PolicyOutcome
+from megatron_nanguard.records.postmortem import Postmortem
+from megatron_nanguard.sentinel.flags import FP32_MAX
+
+log = logging.getLogger("megatron_nanguard")
+
+Policy = Callable[[Outcome], PolicyOutcome]
+"""Decides from what all ranks know alike."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the incident takes place.
+
+    Attributes:
+        deadline: seconds per stage.
+        policy_name: as the user asked.
+    """
+
+    voters: Voters
+    run: RunDirectory
+    run_id: str
+    deadline: float
+    policy_name: str
+    shield: Shield
+    watchdog: Watchdog
+
+
+def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> PolicyOutcome:
+    """Take an alarm through its stages.
+
+    Returns:
+        What is to be done, the same on every rank.
+    Collective: all voters; a rank that fails or is late ends the process on every rank with exit code 65.
+    """
+    with setting.watchdog as watchdog:
+        watchdog.stage("signal", setting.deadline)
+        incident = setting.run.incident_path(subject.step)
+        seen, postmortem = _signal(subject, alarm, setting, incident)
+        watchdog.stage("exchange", setting.deadline)
+        outcome = _exchange(subject, seen, postmortem, setting)
+        decided = policy(outcome)
+        watchdog.stage("files", setting.deadline)
+        _files(subject, setting, incident, postmortem, outcome, decided)
+    return decided
+
+
+def _signal(subject: Subject, alarm: Alarm, setting: Setting, incident: str) -> tuple[Evidence, Postmortem | None]:
+    seen, postmortem = evidence_stage.NOTHING, None
+    with setting.shield("incident, signal"):
+        seen = evidence_stage.collect(subject, FP32_MAX / len(setting.voters.ranks))
+        fault = setting.shield.fault
+        postmortem = write_down(subject, alarm, seen, setting.run_id, setting.policy_name, fault)
+        setting.run.write_postmortem(incident, postmortem)
+    return seen, postmortem
+
+
+def _exchange(subject: Subject, seen: Evidence, postmortem: Postmortem | None, setting: Setting) -> Outcome:
+    place = subject.coordinates
+    mine = RankReport(
+        rank=place.rank,
+        tp=place.tp,
+        cp=place.cp,
+        ep=place.ep,
+        dp=place.dp,
+        pp=place.pp,
+        expert_tp=place.expert_tp,
+        expert_dp=place.expert_dp,
+        bad_before=int(seen.bad_before),
+        bad_after=int(seen.bad_after),
+        bad_loss=int(seen.bad_loss),
+        suspicious_before=int(seen.suspicious_before),
+        suspicious_after=int(seen.suspicious_after),
+        dead_step=int(postmortem is not None and postmortem.flags.dead_step),
+        own_fault=int(setting.shield.fault is not None),
+        num_bad_parameters=len(seen.local.parameters),
+    )
+    rows = exchange(mine.to_ints(), setting.voters, subject.torch_device)
+    return conclude([RankReport.from_ints(row) for row in rows], subject.sizes)
+
+
+def _files(
+    subject: Subject,
+    setting: Setting,
+    incident: str,
+    postmortem: Postmortem | None,
+    outcome: Outcome,
+    decided: PolicyOutcome,
+) -> None:
+    with setting.shield("incident, files"):
+        if postmortem is not None:
+            complete = replace(
+                postmortem,
+                phase="complete",
+                kind=outcome.kind,
+                ranks=outcome.ranks,
+                groups=outcome.groups,
+                infected_groups=outcome.infected_groups,
+                policy=decided.action,
+                notes=(*postmortem.notes, *outcome.notes),
+            )
+            setting.run.write_postmortem(incident, complete)
+    all_done(True, setting.voters, subject.torch_device)
+    if subject.coordinates.rank == setting.voters.ranks[0]:
+        with setting.shield("incident, merging"):
+            merged, path = merge_files(setting.run, incident, outcome, decided)
+            _tell(merged.summary, path, decided)
+    all_done(True, setting.voters, subject.torch_device)
+
+
+def _tell(summary: str, path: Path | None, decided: PolicyOutcome) -> None:
+    where = f"; see: nanguard report {path.parent}" if path else ""
+    log.error("non-finite gradient or loss. %s %s%s", summary, decided.words, where)

@@ -1,0 +1,144 @@
+"""What this rank can say of its own gradients after an alarm: counts where the values still exist, norms elsewhere."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.megatron_api import buffers
+from megatron_nanguard.parameters.counting import count_nonfinite
+from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
+
+LAYER = re.compile(r"^.*?layers\.\d+")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Host-side facts of one rank.
+
+    Attributes:
+        suspicious_before, suspicious_after: the norm alone.
+        bad_before, bad_after: an element.
+    """
+
+    local: LocalGradients
+    reduced: ReducedState
+    microbatches: tuple[Microbatch, ...]
+    suspicious_before: bool
+    suspicious_after: bool
+    bad_before: bool
+    bad_after: bool
+    bad_loss: bool
+
+
+NOTHING = Evidence(LocalGradients(None, (), {}, 0), ReducedState(None, 0, (), 0), (), False, False, False, False, False)
+"""What a rank says whose own evidence could not be collected."""
+
+
+def collect(subject: Subject, limit: float) -> Evidence:
+    """Read the norms, count elements where that is possible, and decide whether a suspicion holds.
+
+    Args:
+        subject: the optimizer whose step raised the alarm.
+        limit: sum of squares above which a norm is suspicious.
+    Sync: several host reads; only on an alarm.
+    """
+    reduced_norm, reduced = _reduced(subject)
+    bad_after = tuple(one for one in reduced if one.pattern != "finite")
+    local_norm, local, suspects = _local(subject, {one.name for one in bad_after})
+    microbatches = tuple(Microbatch(i, *seen) for i, seen in enumerate(subject.losses.read()))
+    return Evidence(
+        local=LocalGradients(local_norm, local, by_layer(local), 0),
+        reduced=ReducedState(reduced_norm, len(subject.after.pieces), tuple(reduced), 0),
+        microbatches=microbatches,
+        suspicious_before=_is_suspicious(local_norm, limit),
+        suspicious_after=_is_suspicious(reduced_norm, limit),
+        bad_before=suspects or any(one.pattern != "finite" for one in local),
+        bad_after=bool(bad_after),
+        bad_loss=any(one.loss is not None and not math.isfinite(one.loss) for one in microbatches),
+    )
+
+
+def by_layer(parameters: Sequence[BadParameter]) -> dict[str, int]:
+    """Number of bad parameters per layer, in the order of the model; what is in no layer goes by its first name."""
+    layers: Counter[str] = Counter()
+    for parameter in parameters:
+        match = LAYER.match(parameter.name)
+        layers[match[0] if match else parameter.name.partition(".")[0]] += 1
+    return dict(layers)
+
+
+def _reduced(subject: Subject) -> tuple[float | None, list[BadParameter]]:
+    norms = subject.after.norms
+    if norms is None:
+        return None, []
+    return _root(norms.tolist()), count_nonfinite(subject.names, subject.after.pieces)
+
+
+def _local(subject: Subject, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
+    """Norm of the rank, its bad parameters, and whether a bucket is bad whose parameters cannot be told apart."""
+    counted = {one.name: one for one in _counted(subject)}
+    found: dict[str, BadParameter] = {}
+    norms: list[float] = []
+    undivided = False
+    for bucket in subject.before.taken():
+        values = bucket.norms.tolist()
+        norms += values
+        entries = [subject.names.entry(param) for param in bucket.params]
+        if len(values) == len(entries):
+            for entry, norm in zip(entries, values, strict=True):
+                if not math.isfinite(norm):
+                    shape_only = BadParameter(
+                        entry.name, entry.local_name, entry.shape, norm, "inf", None, None, None, None
+                    )
+                    found[entry.name] = _judge(counted.get(entry.name, shape_only), norm, entry.name in bad_after)
+        elif not math.isfinite(_root(values)):
+            undivided |= math.isnan(values[0]) or any(entry.name in bad_after for entry in entries)
+    for name, one in counted.items():
+        found.setdefault(name, one)
+    order = {entry.name: entry.id for entry in subject.names.entries}
+    return (_root(norms) if norms else None), tuple(sorted(found.values(), key=lambda p: order[p.name])), undivided
+
+
+def _counted(subject: Subject) -> list[BadParameter]:
+    if subject.before.forced_all_reduce:
+        return []
+    return count_nonfinite(subject.names, buffers.surviving_local_pieces(subject.chunks))
+
+
+def _judge(parameter: BadParameter, norm: float, is_bad_after: bool) -> BadParameter:
+    """Pattern of a parameter from the norm of the whole and the count of what is left of it.
+
+    A NaN norm has a NaN element. An Inf norm has an Inf element or is an overflow of finite ones: sums keep an Inf, so
+    where the reduced values are finite and so is what was counted, it was an overflow.
+    """
+    if math.isnan(norm):
+        return replace(parameter, norm=norm, pattern="nan+inf" if parameter.inf_count else "nan")
+    if parameter.nan_count or parameter.inf_count:
+        return replace(parameter, norm=norm)
+    return replace(parameter, norm=norm, pattern="inf" if is_bad_after else "finite")
+
+
+def _root(norms: Sequence[float]) -> float:
+    """Norm of the whole from the norms of its parts; NaN before Inf."""
+    return math.nan if any(math.isnan(norm) for norm in norms) else math.hypot(*norms)
+
+
+def _is_suspicious(norm: float | None, limit: float) -> bool:
+    return norm is not None and not norm * norm <= limit
+
+
+def host_norm(norm: float | torch.Tensor | None) -> float | None:
+    """The gradient norm as a number. Sync: one host read where it is a tensor."""
+    return None if norm is None else float(norm)
+
+
+def bad_names(parameters: Sequence[BadParameter]) -> Iterator[str]:
+    """Names of the parameters with a non-finite element."""
+    return (one.name for one in parameters if one.pattern != "finite")

@@ -1,0 +1,67 @@
+"""What all ranks conclude from the same reports: the kind of incident and the rank sets, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron_nanguard.incident.report import RankReport
+from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
+from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.topology.words import describe
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The same on every rank.
+
+    Attributes:
+        ranks: bad before the reduction, bad only after it, clean.
+        groups: the first set as products of axes; infected_groups: the second.
+        notes: what the reports say besides.
+    """
+
+    kind: Kind
+    ranks: RankSets
+    groups: tuple[RankGroup, ...]
+    infected_groups: tuple[RankGroup, ...]
+    notes: tuple[str, ...]
+
+
+def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
+    """Sort the ranks. A loss counts as bad before; suspicion counts only where no element is bad anywhere."""
+    kind = _kind(reports)
+    before, after = _sets(kind, reports)
+    places = {report.rank: report.coordinates for report in reports}
+    clean = tuple(report.rank for report in reports if report.rank not in before and report.rank not in after)
+    faulty = [report.rank for report in reports if report.own_fault]
+    notes = (f"the guard itself failed on ranks {faulty}; what they say is incomplete",) if faulty else ()
+    return Outcome(
+        kind,
+        RankSets(tuple(sorted(before)), tuple(sorted(after)), clean),
+        describe(before, places, sizes) if before else (),
+        describe(after, places, sizes) if after else (),
+        notes,
+    )
+
+
+def _kind(reports: Sequence[RankReport]) -> Kind:
+    if any(report.bad_before for report in reports):
+        return Kind.GRADIENT_BEFORE_REDUCTION
+    if any(report.bad_after for report in reports):
+        return Kind.GRADIENT_AFTER_REDUCTION
+    if any(report.bad_loss for report in reports):
+        return Kind.LOSS
+    if any(report.suspicious_before or report.suspicious_after for report in reports):
+        return Kind.NORM_OVERFLOW
+    return Kind.DEAD_STEP
+
+
+def _sets(kind: Kind, reports: Sequence[RankReport]) -> tuple[set[int], set[int]]:
+    if kind is Kind.NORM_OVERFLOW:
+        before = {r.rank for r in reports if r.suspicious_before}
+        after = {r.rank for r in reports if r.suspicious_after}
+    else:
+        before = {r.rank for r in reports if r.bad_before or r.bad_loss}
+        after = {r.rank for r in reports if r.bad_after}
+    return before, after - before

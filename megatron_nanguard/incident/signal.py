@@ -1,0 +1,88 @@
+"""First of all: this rank's post-mortem on disk, before any further collective."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from megatron_nanguard.incident.evidence import Evidence, host_norm
+from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests
+from megatron_nanguard.sentinel import Flag
+
+NO_RNG = RngDigests("", "", "", "", {})
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What the vote said.
+
+    Attributes:
+        votes: the maximum of every flag over all ranks, in the order of ``Flag``.
+        optimizer: the outermost optimizer that asked.
+    """
+
+    votes: tuple[int, ...]
+    optimizer: object
+
+    def has(self, flag: Flag) -> bool:
+        """Whether some rank raised this flag."""
+        return bool(self.votes[flag])
+
+
+def write_down(
+    subject: Subject, alarm: Alarm, evidence: Evidence, run_id: str, policy: str, fault: str | None
+) -> Postmortem:
+    """This rank's post-mortem as far as it is known without the others.
+
+    Sync: a few host reads.
+    """
+    norm = host_norm(subject.norm) if alarm.has(Flag.DEAD_STEP) else None
+    notes = [f"a fault of the guard's own on this rank: {fault}"] if fault else []
+    if alarm.has(Flag.DEAD_STEP):
+        notes.append("the step before this one was applied although its gradient norm was not finite")
+    if subject.before.taken() and not any(bucket.per_parameter for bucket in subject.before.taken()):
+        notes.append("one norm per bucket was taken (--nanguard-norms bucket): parameters are named only where counted")
+    return Postmortem(
+        run_id=run_id,
+        step=subject.step,
+        kind=kind_alone(evidence),
+        phase="signal",
+        coordinates=subject.coordinates,
+        sizes=subject.sizes,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device=subject.device.facts(),
+        microbatches=evidence.microbatches,
+        local=evidence.local,
+        reduced=evidence.reduced,
+        grad_norm=norm,
+        clip_coefficient=subject.clip_coefficient(norm),
+        loss_scale=optimizers.loss_scale(alarm.optimizer),
+        rng=subject.rng.digests() if subject.rng else NO_RNG,
+        flags=Flags(
+            local=evidence.bad_before,
+            reduced=evidence.bad_after,
+            loss=evidence.bad_loss,
+            own_fault=fault is not None,
+            dead_step=alarm.has(Flag.DEAD_STEP),
+        ),
+        ranks=None,
+        groups=(),
+        policy=policy,
+        versions=host.versions(),
+        notes=tuple(notes),
+    )
+
+
+def kind_alone(evidence: Evidence) -> Kind:
+    """The kind of incident as far as this rank can tell alone."""
+    if evidence.bad_before:
+        return Kind.GRADIENT_BEFORE_REDUCTION
+    if evidence.bad_after:
+        return Kind.GRADIENT_AFTER_REDUCTION
+    if evidence.bad_loss:
+        return Kind.LOSS
+    return Kind.NORM_OVERFLOW if evidence.suspicious_before or evidence.suspicious_after else Kind.DEAD_STEP

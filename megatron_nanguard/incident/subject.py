@@ -1,0 +1,119 @@
+"""One optimizer under guard: its chunks, names and place, and what the sentinel saw in the step that is running."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.coordination.electorate import Electorate
+from megatron_nanguard.device import Device, device_of, training_device
+from megatron_nanguard.megatron_api import buffers, host, optimizers
+from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.policy.scaler import ScalerTally
+from megatron_nanguard.policy.skips import SkipBudget
+from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RngStates, Suspicions
+from megatron_nanguard.settings import Settings
+from megatron_nanguard.topology.coordinates import read as read_coordinates
+
+
+class Subject:
+    """State of one optimizer between two decisions.
+
+    Args:
+        optimizer: as the factory returned it; None when only the chunks are known.
+        chunks: the model chunks whose gradients it consumes.
+        electorate: who votes on it.
+        settings: what the user asked for.
+    """
+
+    def __init__(self, optimizer: Any, chunks: Sequence[Any], electorate: Electorate, settings: Settings) -> None:
+        self.optimizer = optimizer
+        self.chunks = list(chunks)
+        self.electorate = electorate
+        self.before = BeforeReduction(per_parameter=settings.norms == "param")
+        self.after = AfterReduction(self.chunks)
+        self.losses = Losses()
+        self.tally = ScalerTally(settings.scaler_skips)
+        self.budget = SkipBudget(*settings.max_skips)
+        self.rng: RngStates | None = None
+        self.step = 0
+        self.is_open = False
+        """A schedule ran since the last decision."""
+        self.norm: float | Tensor | None = None
+        """Gradient norm of the last step that was let through, as the host holds it; judged at the next vote."""
+        self._device = _device_of(self.chunks)
+        self._groups: set[int] = set()
+
+    def learn(self) -> None:
+        """Read names and place off the chunks. May fail on a Megatron we do not know: the rank votes all the same."""
+        self.coordinates, self.sizes = read_coordinates(self.chunks)
+        self.names = ParameterMap(self.chunks, self.sizes)
+
+    @property
+    def device(self) -> Device:
+        return device_of(self._device.type)
+
+    @property
+    def torch_device(self) -> torch.device:
+        return self._device
+
+    def open(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a step, or begin it again when the host repeats the pass; the keyword arguments to go on with."""
+        was_open, self.is_open = self.is_open, True
+        if not was_open:
+            self.step = host.log_step() or self.step + 1
+        self._groups = {id(group) for chunk in self.chunks for group in buffers.bucket_groups(chunk)}
+        self.before.clear()
+        self.losses.clear()
+        self.rng = RngStates(self.device)
+        return {**kwargs, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
+
+    def close(self) -> None:
+        """Forget the step, so that nothing of it is judged or kept alive again."""
+        self.is_open = False
+        self.rng = None
+
+    def suspicions(self, optimizer: Any) -> Suspicions:
+        """Everything that goes into the flags.
+
+        Sync: none.
+        """
+        self.after.look()
+        return Suspicions(
+            before=[bucket.norms for bucket in self.before.taken()],
+            after=self.after.norms,
+            loss=self.losses.bad(),
+            last_norm=self.norm,
+            dynamic_scale=optimizers.is_dynamic(optimizer),
+            minimal_scale=optimizers.scale_is_minimal(optimizer),
+        )
+
+    def holds(self, group: Any) -> bool:
+        """Whether a bucket group is one of this optimizer's, in a step that is open."""
+        return self.is_open and id(group) in self._groups
+
+    def owns(self, chunk: Any) -> bool:
+        """Whether a chunk is one of this optimizer's."""
+        return any(chunk is mine for mine in self.chunks)
+
+    def clip_coefficient(self, norm: float | None) -> float | None:
+        """What Megatron would multiply the gradients with; None without a norm or without clipping.
+
+        Source: megatron/core/optimizer/clip_grads.py, clip_grad_by_total_norm_fp32
+        """
+        threshold = optimizers.clip_threshold(self.optimizer)
+        if norm is None or not threshold:
+            return None
+        coefficient = threshold / (norm + 1e-6)
+        return coefficient if math.isnan(coefficient) else min(coefficient, 1.0)
+
+
+def _device_of(chunks: Sequence[Any]) -> torch.device:
+    for chunk in chunks:
+        for param in chunk.parameters():
+            return param.device  # type: ignore[no-any-return]
+    return torch.device(training_device().backend)

@@ -1,0 +1,1 @@
+"""Every Megatron attribute the guard reads, and how it differs between releases."""

@@ -1,0 +1,125 @@
+"""The host as a whole: release, arguments, step number, and its own NaN checks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from megatron_nanguard.patching.point import line_of
+from megatron_nanguard.records.fingerprint import HostChange
+
+SUPPORTED = ((0, 8), (0, 19))
+PACKAGES = ("torch", "megatron-core", "megatron-nanguard", "numpy", "torch-npu", "transformer-engine", "apex")
+NAN_CHECKS = (torch.isnan, torch.isinf)
+"""What ``validate_result`` is handed as ``rejection_func`` by losses and buckets."""
+
+
+def release() -> tuple[int, int] | None:
+    """Release line of the Megatron core that is imported, such as (0, 19); None when it does not say.
+
+    Source: megatron/core/package_info.py
+    """
+    info = sys.modules.get("megatron.core.package_info")
+    version = getattr(info, "__version__", None)
+    return None if version is None else line_of(version)
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that matter, as installed; a source tree on the path is named by what it says itself."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    info = sys.modules.get("megatron.core.package_info")
+    if info is not None:
+        found["megatron-core"] = str(info.__version__)
+    found["python"] = sys.version.split()[0]
+    return found
+
+
+def arguments() -> Namespace | None:
+    """Megatron's global arguments; None for trainers without them.
+
+    Source: megatron/training/global_vars.py
+    """
+    holder = sys.modules.get("megatron.training.global_vars")
+    return None if holder is None else vars(holder).get("_GLOBAL_ARGS")
+
+
+def log_step() -> int | None:
+    """The step that is running, as the training log counts it; None for trainers that do not say.
+
+    Source: megatron/training/training.py, train: ``args.curr_iteration`` is zero-based, the log adds one
+    """
+    found = getattr(arguments(), "curr_iteration", None)
+    return None if found is None else int(found) + 1
+
+
+def save_directory() -> str | None:
+    """``--save``; None when nothing is saved."""
+    return getattr(arguments(), "save", None)
+
+
+@dataclass
+class _Switched:
+    holder: Any
+    name: str
+    before: Any
+
+
+class HostChecks:
+    """Megatron's own NaN checks, which read the device per bucket and raise on one rank alone."""
+
+    def __init__(self) -> None:
+        self._switched: list[_Switched] = []
+
+    def switch_off(self, chunks: Sequence[Any]) -> None:
+        """Switch off the bucket check of each chunk; before core 0.10 also the loss check of the pretrain scripts.
+
+        Source: megatron/core/distributed/param_and_grad_buffer.py, start_grad_sync
+        """
+        for chunk in chunks:
+            self._set(getattr(chunk, "ddp_config", None), "check_for_nan_in_grad")
+        if (release() or SUPPORTED[1]) < (0, 10):
+            self._set(arguments(), "check_for_nan_in_loss_and_grad")
+
+    def restore(self) -> None:
+        """Put the host's options back as they were."""
+        while self._switched:
+            last = self._switched.pop()
+            setattr(last.holder, last.name, last.before)
+
+    def changes(self) -> tuple[HostChange, ...]:
+        """What was changed, each option once."""
+        names = dict.fromkeys(switched.name for switched in self._switched)
+        return tuple(
+            HostChange(name, "True", "False", "it would raise on one rank alone; the guard takes the check over")
+            for name in names
+        )
+
+    def _set(self, holder: Any, name: str) -> None:
+        if getattr(holder, name, False):
+            self._switched.append(_Switched(holder, name, getattr(holder, name)))
+            setattr(holder, name, False)
+
+
+def kernel_backends() -> dict[str, str]:
+    """Which implementation computes what, as the arguments choose it; empty for trainers without arguments."""
+    names = ("transformer_impl", "attention_backend", "moe_token_dispatcher_type", "optimizer", "cuda_graph_impl")
+    return {name: str(getattr(arguments(), name)) for name in names if hasattr(arguments(), name)}
+
+
+def trainer_tolerates_skips() -> bool:
+    """Whether the training loop takes an unsuccessful step as a skip; others raise or assert.
+
+    Source: megatron/training/training.py; Megatron-Bridge and ms-swift do the same, verl and slime do not
+    """
+    return any(name in sys.modules for name in ("megatron.training.training", "megatron.bridge", "swift.megatron"))

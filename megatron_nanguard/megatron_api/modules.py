@@ -1,0 +1,61 @@
+"""What a model chunk and its modules say of themselves: wrappers, layer numbers, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch.nn import Module
+
+
+def wrapper_chain(chunk: Module) -> Iterator[Module]:
+    """Yield the chunk and what it wraps, outermost first: DDP or FSDP, then Float16Module, then the model.
+
+    Source: megatron/core/transformer/module.py and megatron/core/distributed: every wrapper calls its inside `module`.
+    """
+    level: Module | None = chunk
+    while level is not None:
+        yield level
+        level = level._modules.get("module")
+
+
+def unwrap(chunk: Module) -> Module:
+    """Return the model inside all wrappers."""
+    *_, model = wrapper_chain(chunk)
+    return model
+
+
+def chunk_attribute(chunk: Module, name: str) -> Any:
+    """Return the first instance attribute of this name that is set, outermost wrapper first; None if none is.
+
+    Only `vars` is read: class attributes and lazy `__getattr__` of a wrapper say nothing about this chunk.
+    """
+    values = (vars(level).get(name) for level in wrapper_chain(chunk))
+    return next((value for value in values if value is not None), None)
+
+
+def vp_stage(chunk: Module) -> int | None:
+    """Return the chunk's virtual pipeline stage; None up to 0.12, where the place in the list of chunks counts.
+
+    Source: megatron/core/models/gpt/gpt_model.py, GPTModel.vp_stage
+    """
+    stage: int | None = chunk_attribute(chunk, "vp_stage")
+    return stage
+
+
+def layer_number(module: Module) -> int | None:
+    """Return a layer's own number, counted from 1 over all stages and chunks; None when it has none.
+
+    Source: megatron/core/transformer/transformer_layer.py, TransformerLayer.layer_number
+    """
+    number = vars(module).get("layer_number")
+    return number if isinstance(number, int) else None
+
+
+def local_expert_indices(module: Module) -> Sequence[int] | None:
+    """Return the global numbers of the experts that live on this rank; None when the module is no MoE layer.
+
+    Source: megatron/core/transformer/moe/moe_layer.py, BaseMoELayer.local_expert_indices
+    """
+    indices: Sequence[int] | None = vars(module).get("local_expert_indices")
+    return indices

@@ -1,0 +1,90 @@
+"""Megatron's optimizers: leaves, stub ranks, loss scalers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def leaves(optimizer: Any) -> list[Any]:
+    """The innermost optimizers, in order. ``ChainedOptimizer`` may be nested; MiMo keeps its active ones in a list.
+
+    Source: megatron/core/optimizer/optimizer.py, megatron/core/models/mimo/optimizer.py
+    """
+    children = getattr(optimizer, "chained_optimizers", None)
+    if children is None:
+        children = getattr(optimizer, "_active_optimizers", None)
+    if children is None:
+        return [optimizer]
+    return [leaf for child in children for leaf in leaves(child)]
+
+
+def is_stub(optimizer: Any) -> bool:
+    """Whether this rank has nothing to train, so that core 0.11 returns from ``step`` at once."""
+    return bool(getattr(optimizer, "is_stub_optimizer", False))
+
+
+def model_chunks(optimizer: Any) -> list[Any]:
+    """The chunks an optimizer was built for, as far as it keeps them (from core 0.9 on)."""
+    chunks = list(getattr(optimizer, "model_chunks", ()))
+    for leaf in leaves(optimizer) if not chunks else ():
+        chunks += [c for c in getattr(leaf, "model_chunks", ()) if c not in chunks]
+    return chunks
+
+
+def scalers(optimizer: Any) -> list[Any]:
+    """The loss scalers of the leaves, each once; empty for fp32 and for bf16 without a scale."""
+    found = {id(s): s for s in (getattr(leaf, "grad_scaler", None) for leaf in leaves(optimizer)) if s is not None}
+    return list(found.values())
+
+
+def is_dynamic(optimizer: Any) -> bool:
+    """Whether a scaler of this optimizer adjusts itself, so that overflow is part of its work."""
+    return any(hasattr(scaler, "min_scale") for scaler in scalers(optimizer))
+
+
+def scale_is_minimal(optimizer: Any) -> Tensor | None:
+    """bool [1] on the scaler's device: a dynamic scale has no room left to back off. None without one.
+
+    Sync: none.
+    """
+    for scaler in scalers(optimizer):
+        if hasattr(scaler, "min_scale"):
+            minimal: Tensor = scaler.scale <= scaler.min_scale
+            return minimal
+    return None
+
+
+def loss_scale(optimizer: Any) -> float | None:
+    """The loss scale; None without a scaler.
+
+    Sync: one host read.
+    """
+    for scaler in scalers(optimizer):
+        return float(scaler.scale)
+    return None
+
+
+class ScalerStates:
+    """The scalers before ``prepare_grads`` updated them.
+
+    Source: megatron/core/optimizer/grad_scaler.py, which rebinds the scale and never writes into it
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._kept = [(scaler, scaler.state_dict()) for scaler in scalers(optimizer)]
+
+    def back_off(self) -> None:
+        """Put the scalers back and update them as for a step with overflow: what Megatron's own skip does.
+
+        Needed where ``prepare_grads`` found nothing on this rank: replicas would otherwise drift apart.
+        """
+        for scaler, state in self._kept:
+            scaler.load_state_dict(state)
+            scaler.update(True)
+
+
+def clip_threshold(optimizer: Any) -> float:
+    """``--clip-grad``; 0 when gradients are not clipped."""
+    return float(getattr(getattr(optimizer, "config", None), "clip_grad", 0.0) or 0.0)

@@ -1,0 +1,91 @@
+"""Where this rank stands on each parallel axis, whichever way the release and the trainer say it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Module
+
+from megatron_nanguard.megatron_api.modules import chunk_attribute
+
+
+class Position(NamedTuple):
+    """A rank's place on one axis: its index and how many there are."""
+
+    rank: int
+    size: int
+
+
+class _Names(NamedTuple):
+    """How one axis is called: field of the collection, attribute of DDP, group getters of parallel_state."""
+
+    field: str
+    ddp: str
+    getters: tuple[str, ...]
+
+
+_AXES = {
+    "tp": _Names("tp", "tp_group", ("get_tensor_model_parallel_group",)),
+    "cp": _Names("cp", "cp_group", ("get_context_parallel_group",)),
+    "ep": _Names("ep", "ep_group", ("get_expert_model_parallel_group",)),
+    "dp": _Names("dp", "dp_group", ("get_data_parallel_group",)),
+    "pp": _Names("pp", "pp_group", ("get_pipeline_model_parallel_group",)),
+    # Experts got a tensor-parallel size of their own in 0.10; before, they are split like everything else.
+    "expert_tp": _Names(
+        "expt_tp", "expt_tp_group", ("get_expert_tensor_parallel_group", "get_tensor_model_parallel_group")
+    ),
+    "expert_dp": _Names(
+        "expt_dp", "expt_dp_group", ("get_expert_data_parallel_group", "get_data_modulo_expert_parallel_group")
+    ),
+}
+
+
+def position(chunk: Module, axis: str) -> Position:
+    """Return this rank's place on one axis.
+
+    Args:
+        chunk: a model chunk of this rank, wrapped or not.
+        axis: tp, cp, ep, dp, pp, expert_tp or expert_dp.
+    Returns:
+        From the chunk's `pg_collection`, else DDP's groups, else parallel_state. With none of them the ranks are
+        data-parallel replicas of one another.
+    Source: megatron/core/process_groups_config.py, distributed_data_parallel.py and parallel_state.py
+    """
+    names = _AXES[axis]
+    group = _from_collection(chunk, names) or chunk_attribute(chunk, names.ddp) or _from_parallel_state(names)
+    # With an encoder of its own depth, 0.9 to 0.13 keep a list of pipeline groups.
+    if isinstance(group, list):
+        group = group[0]
+    if group is not None:
+        return Position(group.rank(), group.size())
+    if axis in ("dp", "expert_dp") and torch.distributed.is_initialized():
+        return Position(global_rank(), world_size())
+    return Position(0, 1)
+
+
+def _from_collection(chunk: Module, names: _Names) -> Any:
+    # Fields that nobody set raise on access, so only the instance dictionary is asked.
+    collection = chunk_attribute(chunk, "pg_collection")
+    return None if collection is None else vars(collection).get(names.field)
+
+
+def _from_parallel_state(names: _Names) -> Any:
+    parallel_state = sys.modules.get("megatron.core.parallel_state")
+    if parallel_state is None or not parallel_state.model_parallel_is_initialized():
+        return None
+    for getter in names.getters:
+        if hasattr(parallel_state, getter):
+            return getattr(parallel_state, getter)()
+    return None
+
+
+def global_rank() -> int:
+    """Return the global rank, 0 without torch.distributed."""
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Return the number of ranks, 1 without torch.distributed."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1

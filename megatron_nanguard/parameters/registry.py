@@ -1,0 +1,160 @@
+"""The parameters of one optimizer on this rank, found by object, by place in a buffer or by optimizer shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch.nn import Module, Parameter
+
+from megatron_nanguard.megatron_api.buffers import (
+    Piece,
+    grad_buffers,
+    owned_range,
+    parameter_segments,
+    uses_distributed_optimizer,
+)
+from megatron_nanguard.parameters.naming import NamedParameter, name_parameters
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.parameters import ParameterEntry
+
+
+class EntrySegment(NamedTuple):
+    """The part of a piece that belongs to one parameter.
+
+    Attributes:
+        entry: the parameter.
+        piece_start: its first element inside the piece.
+        piece_end: one past its last element inside the piece.
+        param_start: the same first element inside the flattened parameter, -1 where a sharding does not tell.
+    """
+
+    entry: ParameterEntry
+    piece_start: int
+    piece_end: int
+    param_start: int
+
+
+class _BufferPlace(NamedTuple):
+    buffer: int
+    bucket: int
+    start: int
+    end: int
+    shards: tuple[tuple[int, int], ...]
+
+
+class ParameterMap:
+    """What the parameters of some model chunks are called and where their gradients stand.
+
+    Holds the parameters themselves: an id alone may be reused for another object.
+
+    Attributes:
+        entries: one per parameter, in the chunks' order; `entries[n].id == n`.
+        is_sharded: ranks of one replica group own different parts (distributed optimizer, FSDP).
+    """
+
+    def __init__(self, chunks: Sequence[Module], sizes: ParallelSizes) -> None:
+        """Read the map off the chunks, after DDP has laid out its buffers.
+
+        Args:
+            chunks: model chunks of this rank, as the optimizer got them.
+            sizes: the parallel layout.
+        """
+        self._chunks = tuple(chunks)
+        named = name_parameters(chunks)
+        places = _buffer_places(chunks)
+        self._params = tuple(item.param for item in named)
+        self.entries = tuple(
+            _entry(number, item, places.get(id(item.param)), sizes) for number, item in enumerate(named)
+        )
+        self._numbers = {id(param): number for number, param in enumerate(self._params)}
+        buffers = [buffer for chunk in chunks for buffer in grad_buffers(chunk)]
+        self.is_sharded = not buffers or any(uses_distributed_optimizer(buffer) for buffer in buffers)
+
+    def entry(self, param: Parameter) -> ParameterEntry:
+        """Return the entry of a model parameter.
+
+        Raises:
+            KeyError: the parameter is in none of the chunks.
+        """
+        return self.entries[self._numbers[id(param)]]
+
+    def parameter(self, entry: ParameterEntry) -> Parameter:
+        """Return the model parameter of an entry."""
+        return self._params[entry.id]
+
+    def segments(self, piece: Piece) -> list[EntrySegment]:
+        """Return the parameters that a piece consists of, in its order; padding is left out."""
+        return [
+            EntrySegment(self.entry(segment.param), segment.piece_start, segment.piece_end, segment.param_start)
+            for segment in parameter_segments(self._chunks, piece)
+        ]
+
+    def locate(self, piece: Piece, offset: int) -> tuple[ParameterEntry, tuple[int, ...] | None] | None:
+        """Return the parameter at one element of a piece and the index inside it; None where padding stands.
+
+        The index alone is None where a sharding does not tell.
+        """
+        for entry, piece_start, piece_end, param_start in self.segments(piece):
+            if piece_start <= offset < piece_end:
+                return entry, index_in(entry, param_start, offset - piece_start)
+        return None
+
+
+def index_in(entry: ParameterEntry, param_start: int, offset: int) -> tuple[int, ...] | None:
+    """Return the index of an element in the parameter's own shape; None if `param_start` is unknown (-1)."""
+    if param_start < 0:
+        return None
+    flat = param_start + offset
+    index: list[int] = []
+    for size in reversed(entry.shape):
+        flat, position = divmod(flat, size)
+        index.append(position)
+    return tuple(reversed(index))
+
+
+def _buffer_places(chunks: Sequence[Module]) -> dict[int, _BufferPlace]:
+    """Return where each parameter's gradient stands, by id.
+
+    Source: megatron/core/distributed/param_and_grad_buffer.py, `param_index_map`; the shard is the one that
+        `DistributedOptimizer._build_model_gbuf_param_range_map` gives this rank
+    """
+    places: dict[int, _BufferPlace] = {}
+    for chunk in chunks:
+        for buffer_number, buffer in enumerate(grad_buffers(chunk)):
+            owned = [owned_range(buffer, bucket) for bucket in buffer.buckets]
+            for param, (start, end, bucket) in buffer.param_index_map.items():
+                low, high = max(start, owned[bucket][0]), min(end, owned[bucket][1])
+                shards = ((low - start, high - start),) if low < high else ()
+                places[id(param)] = _BufferPlace(buffer_number, bucket, start, end, shards)
+    return places
+
+
+def _entry(number: int, item: NamedParameter, place: _BufferPlace | None, sizes: ParallelSizes) -> ParameterEntry:
+    param = item.param
+    whole = ((0, param.numel()),) if param.requires_grad else ()
+    return ParameterEntry(
+        id=number,
+        name=item.name,
+        local_name=item.local_name,
+        shape=tuple(param.shape),
+        dtype=str(param.dtype).removeprefix("torch."),
+        partition_dim=_partition_dim(param, sizes.expert_tp if item.expert else sizes.tp),
+        shared=getattr(param, "shared", False),
+        tied=getattr(param, "shared_embedding", False),
+        expert=item.expert,
+        chunk=item.chunk,
+        buffer=place and place.buffer,
+        bucket=place and place.bucket,
+        start=place and place.start,
+        end=place and place.end,
+        shards=whole if place is None else place.shards,
+    )
+
+
+def _partition_dim(param: Parameter, tp_size: int) -> int | None:
+    """Return the tensor dim that is split over TP ranks; Megatron marks parameters so even where TP is 1."""
+    if tp_size == 1 or not getattr(param, "tensor_model_parallel", False):
+        return None
+    dim: int = getattr(param, "partition_dim", -1)
+    return dim if dim >= 0 else None

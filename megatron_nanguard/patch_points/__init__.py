@@ -1,0 +1,33 @@
+"""One file per Megatron function that is wrapped; the tuple is the whole story."""
+
+from megatron_nanguard.patch_points import (
+    forward_backward,
+    get_megatron_optimizer,
+    get_param_groups,
+    grad_norm,
+    initialize_model_parallel,
+    optimizer_step,
+    options,
+    prepare_grads,
+    start_grad_sync,
+    validate_result,
+    wrap_chunk,
+)
+
+POINTS = (
+    options.POINT,
+    initialize_model_parallel.POINT,
+    wrap_chunk.POINT,
+    get_param_groups.POINT,
+    get_megatron_optimizer.POINT,
+    forward_backward.POINT,
+    start_grad_sync.POINT,
+    prepare_grads.POINT,
+    optimizer_step.POINT,
+    grad_norm.CLIP_GRAD_NORM,
+    grad_norm.GET_GRAD_NORM,
+    validate_result.POINT,
+)
+
+ESSENTIAL = ("step", "decision")
+"""Groups without which a run is unguarded."""

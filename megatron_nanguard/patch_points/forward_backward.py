@@ -1,0 +1,38 @@
+"""Open a step when the pipeline schedule is called, and follow its micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+MODULE = "megatron.core.pipeline_parallel.schedules"
+
+
+def make_wrapper(schedule_called: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Wrapper:
+    """``schedule_called(kwargs)`` gives the keyword arguments to go on with."""
+
+    def forward_backward(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return wrapped(*args, **schedule_called(kwargs))
+
+    return forward_backward
+
+
+POINT = PatchPoint(
+    name="forward_backward",
+    group="step",
+    targets=tuple(
+        Target(f"{MODULE}:{name}", parameters=("forward_step_func", "data_iterator", "model", "num_microbatches"))
+        for name in (
+            "forward_backward_no_pipelining",
+            "forward_backward_pipelining_with_interleaving",
+            "forward_backward_pipelining_without_interleaving",
+        )
+    ),
+    why="a step begins here, in every trainer",
+    lost="steps and losses of micro-batches: the run is unguarded",
+    make_wrapper=make_wrapper,
+)

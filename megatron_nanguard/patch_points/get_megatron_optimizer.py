@@ -1,0 +1,40 @@
+"""Tie an optimizer to its model chunks: parameter names, shards, coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+
+def make_wrapper(optimizer_made: Callable[[Any, Sequence[Any]], None]) -> Wrapper:
+    """``optimizer_made(optimizer, model_chunks)`` is called on the factory's return."""
+
+    def get_megatron_optimizer(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        optimizer = wrapped(*args, **kwargs)
+        optimizer_made(optimizer, kwargs["model_chunks"] if "model_chunks" in kwargs else args[1])
+        return optimizer
+
+    return get_megatron_optimizer
+
+
+POINT = PatchPoint(
+    name="get_megatron_optimizer",
+    group="names",
+    targets=(
+        Target(
+            "megatron.core.optimizer:get_megatron_optimizer",
+            parameters=("config", "model_chunks"),
+            copies=(
+                "megatron.training.training:get_megatron_optimizer",
+                "megatron.core.optimizer.muon:get_megatron_optimizer",
+            ),
+        ),
+    ),
+    why="the only place that holds optimizer and model chunks together",
+    lost="which shard of which parameter an optimizer owns",
+    make_wrapper=make_wrapper,
+)

@@ -1,0 +1,39 @@
+"""See the model chunks when their parameters are sorted into groups: names exist nowhere later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+
+def make_wrapper(chunks_seen: Callable[[Sequence[Any]], None]) -> Wrapper:
+    """``chunks_seen(model_chunks)`` is called before the groups are made."""
+
+    def _get_param_groups(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        chunks_seen(args[0] if args else kwargs["model_chunks"])
+        return wrapped(*args, **kwargs)
+
+    return _get_param_groups
+
+
+POINT = PatchPoint(
+    name="get_param_groups",
+    group="names",
+    targets=(
+        Target(
+            "megatron.core.optimizer:_get_param_groups",
+            parameters=("model_chunks",),
+            copies=(
+                "megatron.core.optimizer.muon:_get_param_groups",
+                "megatron.core.optimizer.emerging_optimizers:_get_param_groups",
+            ),
+        ),
+    ),
+    why="serves trainers that bound the optimizer factory before us; the method of the same name is another function",
+    lost="names of parameters where the trainer holds its own copy of the optimizer factory",
+    make_wrapper=make_wrapper,
+)

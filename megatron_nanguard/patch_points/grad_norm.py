@@ -1,0 +1,45 @@
+"""Observe the gradient norm that the host computes; what shows only there comes after the vote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+OPTIMIZERS = "megatron.core.optimizer.optimizer"
+
+
+def make_wrapper(norm_known: Callable[[Any, Any], None]) -> Wrapper:
+    """``norm_known(optimizer, norm)`` gets a float, or a one-element tensor that it must not read now."""
+
+    def grad_norm(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        norm = wrapped(*args, **kwargs)
+        norm_known(instance, norm)
+        return norm
+
+    return grad_norm
+
+
+CLIP_GRAD_NORM = PatchPoint(
+    name="clip_grad_norm",
+    group="norm",
+    targets=(
+        Target(f"{OPTIMIZERS}:MegatronOptimizer.clip_grad_norm", parameters=("self", "clip_grad"), called_until="0.11"),
+    ),
+    why="the norm of a single optimizer, where step() clips by it (0.12 and later only without ChainedOptimizer)",
+    lost="the gradient norm in post-mortems, and dead steps",
+    make_wrapper=make_wrapper,
+)
+
+GET_GRAD_NORM = PatchPoint(
+    name="get_grad_norm",
+    group="norm",
+    targets=(
+        Target(f"{OPTIMIZERS}:MegatronOptimizer.get_grad_norm", parameters=("self",)),
+        Target(f"{OPTIMIZERS}:ChainedOptimizer.get_grad_norm", since="0.12", parameters=("self",)),
+    ),
+    why="from 0.12 on ChainedOptimizer.step takes the norm from here and never calls clip_grad_norm",
+    lost="the gradient norm in post-mortems, and dead steps",
+    make_wrapper=make_wrapper,
+)

@@ -1,0 +1,31 @@
+"""Add our options to the command line of any Megatron pretrain script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+
+def make_wrapper(add_options: Callable[[Any], None]) -> Wrapper:
+    """``add_options(parser)`` is called with the parser that Megatron goes on to use."""
+
+    def _add_training_args(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        parser = wrapped(*args, **kwargs)
+        add_options(parser)
+        return parser
+
+    return _add_training_args
+
+
+POINT = PatchPoint(
+    name="options",
+    group="options",
+    targets=(Target("megatron.training.arguments:_add_training_args", parameters=("parser",)),),
+    why="called once per parser in every release, looked up at call time, copied by nobody",
+    lost="--nanguard on the command line; the NANGUARD_* environment variables still work",
+    make_wrapper=make_wrapper,
+)

@@ -1,0 +1,37 @@
+"""Decide before the optimizer reads, unscales or clips anything; veto in the one way common to all releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+Decide = Callable[[Callable[[], bool], Any], bool]
+
+
+def make_wrapper(decide: Decide) -> Wrapper:
+    """``decide(prepare, optimizer)`` calls ``prepare`` (the host's own) and gives its answer, or True as a veto."""
+
+    def prepare_grads(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return decide(lambda: wrapped(*args, **kwargs), instance)
+
+    return prepare_grads
+
+
+POINT = PatchPoint(
+    name="prepare_grads",
+    group="decision",
+    targets=(
+        *(
+            Target(f"megatron.core.optimizer.optimizer:{name}.prepare_grads", parameters=("self",))
+            for name in ("ChainedOptimizer", "MixedPrecisionOptimizer", "FP32Optimizer")
+        ),
+        Target("megatron.core.models.mimo.optimizer:MimoOptimizer.prepare_grads", since="0.17", parameters=("self",)),
+    ),
+    why="weights, gradients and loss scale are still those of the step; every step() answers True with a skip",
+    lost="the decision: the run is unguarded",
+    make_wrapper=make_wrapper,
+)

@@ -1,0 +1,39 @@
+"""Look at gradients just before data-parallel communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+
+def make_wrapper(before_reduction: Callable[[Any, bool], None]) -> Wrapper:
+    """``before_reduction(bucket_group, force_all_reduce)`` may run on an autograd thread; no collective in it."""
+
+    def start_grad_sync(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        before_reduction(instance, bool(args[0] if args else kwargs.get("force_all_reduce", False)))
+        return wrapped(*args, **kwargs)
+
+    return start_grad_sync
+
+
+POINT = PatchPoint(
+    name="start_grad_sync",
+    group="before_reduction",
+    targets=(
+        Target(
+            "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucketGroup.start_grad_sync",
+            since="0.9",
+            parameters=("self",),
+        ),
+        Target(
+            "megatron.core.distributed.param_and_grad_buffer:Bucket.start_grad_sync", until="0.8", parameters=("self",)
+        ),
+    ),
+    why="last moment at which a NaN still belongs to a single rank",
+    lost="which ranks were bad before the reduction; the check after it stays",
+    make_wrapper=make_wrapper,
+)

@@ -1,0 +1,36 @@
+"""Keep the host from raising on one rank alone for a NaN; leave everything else that it checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+
+
+def make_wrapper(stands_aside: Callable[[Any], bool]) -> Wrapper:
+    """``stands_aside(rejection_func)`` says whether this check is taken over by the guard."""
+
+    def validate_result(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        rejection_func = kwargs["rejection_func"] if "rejection_func" in kwargs else args[1]
+        return None if stands_aside(rejection_func) else wrapped(*args, **kwargs)
+
+    return validate_result
+
+
+POINT = PatchPoint(
+    name="validate_result",
+    group="host_checks",
+    targets=(
+        Target(
+            "megatron.core.rerun_state_machine:RerunStateMachine.validate_result",
+            since="0.10",
+            parameters=("self", "result", "rejection_func", "message"),
+        ),
+    ),
+    why="a reproducible NaN would end in exit 16 before the optimizer, or raise on one rank while the others hang",
+    lost="with Megatron's own NaN check on it acts first; --no-check-for-nan-in-loss-and-grad keeps it quiet",
+    make_wrapper=make_wrapper,
+)

@@ -1,0 +1,195 @@
+"""Apply patch points when their modules are imported, group by group, and put back the very objects that were there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from megatron_nanguard.errors import PatchDeclined
+from megatron_nanguard.patching.importing import when_imported
+from megatron_nanguard.patching.point import PatchPoint, PointState, Target, Wrapper
+
+log = logging.getLogger("megatron_nanguard")
+
+
+@dataclass
+class Applied:
+    """One wrapper in place: where, and what it covers."""
+
+    point: PatchPoint
+    target: Target
+    owner: Any
+    name: str
+    original: Any
+    wrapper: Any
+
+
+class Engine:
+    """Owns every wrapper of this process.
+
+    Args:
+        points: the table, in order.
+        handlers: point name -> handler given to ``make_wrapper``.
+        release: gives the release line of the host, asked when the first module arrives.
+    """
+
+    def __init__(
+        self, points: Sequence[PatchPoint], handlers: Mapping[str, Any], release: Callable[[], tuple[int, int] | None]
+    ) -> None:
+        self.points = tuple(points)
+        self.fired: Counter[str] = Counter()
+        self.declined: dict[str, str] = {}
+        """Group -> why it was withdrawn."""
+        self.on = False
+        self._handlers = handlers
+        self._release = release
+        self._applied: list[Applied] = []
+        self._seen: set[str] = set()
+
+    def install(self) -> None:
+        """Register for every target's module; those already imported are patched now. Idempotent."""
+        if self.on:
+            return
+        self.on = True
+        for module in dict.fromkeys(target.module for _, target in self._targets()):
+            when_imported(module, self._module_arrived)
+
+    def remove(self) -> list[str]:
+        """Undo everything, last first. Where somebody wrapped on top of us their wrapper stays and ours passes through.
+
+        Returns:
+            The targets that could not be put back.
+        """
+        self.on = False
+        self._seen.clear()
+        self.declined.clear()
+        return [applied.target.path for applied in self._withdraw(list(self._applied))]
+
+    def state(self, target: Target) -> PointState:
+        """How one target stands right now, by looking."""
+        for applied in self._applied:
+            if applied.target is target:
+                there = vars(applied.owner).get(applied.name)
+                return PointState.ACTIVE if _is_ours(there, applied.wrapper) else PointState.FOREIGN
+        if target.module not in sys.modules:
+            return PointState.WAITING
+        point = next(point for point, other in self._targets() if other is target)
+        return PointState.DECLINED if point.group in self.declined else PointState.ABSENT
+
+    def group_is_active(self, group: str) -> bool:
+        """Whether a group has at least one wrapper in place and none was declined."""
+        return group not in self.declined and any(applied.point.group == group for applied in self._applied)
+
+    def _targets(self) -> Iterator[tuple[PatchPoint, Target]]:
+        return ((point, target) for point in self.points for target in point.targets)
+
+    def _module_arrived(self, module: ModuleType) -> None:
+        name = module.__name__
+        if not self.on or name in self._seen:
+            return
+        self._seen.add(name)
+        for point, target in self._targets():
+            if target.module == name and point.group not in self.declined:
+                try:
+                    self._apply(point, target, module)
+                except PatchDeclined as reason:
+                    self._decline(point.group, str(reason))
+
+    def _apply(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
+        owner, name = _find(target, module)
+        if owner is None or name not in vars(owner):
+            release = self._release()
+            if release is None or target.covers(release):
+                raise PatchDeclined(f"{target.path} is not in this Megatron; without it: {point.lost}")
+            return
+        original = vars(owner)[name]
+        _check_signature(target, original, point)
+        wrapper = self._wrap(point, target, original, point.make_wrapper(self._handlers[point.name]))
+        setattr(owner, name, wrapper)
+        _exchange_copies(target, original, wrapper)
+        self._applied.append(Applied(point, target, owner, name, original, wrapper))
+
+    def _wrap(self, point: PatchPoint, target: Target, original: Any, wrapper: Wrapper) -> Any:
+        """A plain function, so that classes bind it and configs that hold it can be deep-copied."""
+        is_method = "." in target.attribute
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.on:
+                return original(*args, **kwargs)
+            self.fired[point.name] += 1
+            if is_method:
+                instance, rest = args[0], args[1:]
+                return wrapper(functools.partial(original, instance), instance, rest, kwargs)
+            return wrapper(original, None, args, kwargs)
+
+        call.__nanguard_point__ = point.name  # type: ignore[attr-defined]
+        return call
+
+    def _decline(self, group: str, reason: str) -> None:
+        self.declined[group] = reason
+        self._withdraw([applied for applied in self._applied if applied.point.group == group])
+        log.warning("patch group %r is not applied: %s", group, reason)
+
+    def _withdraw(self, chosen: list[Applied]) -> list[Applied]:
+        kept = []
+        for applied in reversed(chosen):
+            self._applied.remove(applied)
+            _exchange_copies(applied.target, applied.wrapper, applied.original)
+            if vars(applied.owner).get(applied.name) is applied.wrapper:
+                setattr(applied.owner, applied.name, applied.original)
+            else:
+                kept.append(applied)
+        return kept
+
+
+def _find(target: Target, module: ModuleType) -> tuple[Any, str]:
+    """The object that holds the function and the name it has there; (None, name) where the class is missing."""
+    *path, name = target.attribute.split(".")
+    owner: Any = module
+    for part in path:
+        owner = vars(owner).get(part)
+        if owner is None:
+            return None, name
+    return owner, name
+
+
+def _exchange_copies(target: Target, old: Any, new: Any) -> None:
+    """Modules that imported the function by name hold it themselves; also those imported after we patched."""
+    for copy in target.copies:
+        holder, _, name = copy.partition(":")
+        if holder in sys.modules and vars(sys.modules[holder]).get(name) is old:
+            setattr(sys.modules[holder], name, new)
+
+
+def _check_signature(target: Target, original: Any, point: PatchPoint) -> None:
+    if not callable(original):
+        raise PatchDeclined(f"{target.path} is a {type(original).__name__}, a function is expected; lost: {point.lost}")
+    seen = tuple(inspect.signature(original).parameters)
+    if seen[: len(target.parameters)] != target.parameters and not _takes_anything(original):
+        raise PatchDeclined(
+            f"{target.path} takes ({', '.join(seen)}), expected to begin with ({', '.join(target.parameters)}); "
+            f"without it: {point.lost}"
+        )
+
+
+def _takes_anything(function: Any) -> bool:
+    """A wrapper of somebody else's that hides the signature behind *args."""
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _is_ours(there: Any, wrapper: Any) -> bool:
+    """Our wrapper itself, or further down a chain of wrappers that kept ``__wrapped__``."""
+    while there is not None:
+        if there is wrapper:
+            return True
+        there = getattr(there, "__wrapped__", None)
+    return False

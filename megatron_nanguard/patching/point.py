@@ -1,0 +1,83 @@
+"""What a patch point is: data about a function of the host, and a maker of its wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], Mapping[str, Any]], Any]
+"""(wrapped, instance, args, kwargs) -> result; instance is None for a module function, wrapped is bound."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One function of the host.
+
+    Attributes:
+        path: ``package.module:function`` or ``package.module:Class.method``.
+        since, until: first and last release line that has it.
+        parameters: names its signature must begin with, in this order.
+        copies: other places that hold the same function under ``module:name`` because they imported it by name.
+        called_until: last release line that calls it, where later ones keep it uncalled.
+    """
+
+    path: str
+    since: str = "0.8"
+    until: str = "0.19"
+    parameters: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    called_until: str | None = None
+
+    @property
+    def module(self) -> str:
+        return self.path.partition(":")[0]
+
+    @property
+    def attribute(self) -> str:
+        return self.path.partition(":")[2]
+
+    def covers(self, release: tuple[int, int]) -> bool:
+        """Whether the release line (major, minor) is meant to have this function."""
+        return line_of(self.since) <= release <= line_of(self.until)
+
+
+@dataclass(frozen=True)
+class PatchPoint:
+    """Why and where we step in.
+
+    Attributes:
+        group: points of one group are applied together or not at all.
+        why: what the point is for.
+        lost: what the user goes without where it cannot be applied.
+        make_wrapper: takes the handler of this point, gives the wrapper for every target.
+    """
+
+    name: str
+    group: str
+    targets: tuple[Target, ...]
+    why: str
+    lost: str
+    make_wrapper: Callable[[Any], Wrapper]
+
+
+class PointState(Enum):
+    """How a target stands in this process."""
+
+    WAITING = "waiting"
+    """Its module has not been imported."""
+    ACTIVE = "active"
+    """Our wrapper is in place."""
+    ABSENT = "absent"
+    """This release does not have the function, as the table says."""
+    DECLINED = "declined"
+    """Missing or of another shape than the table says, or withdrawn with its group."""
+    FOREIGN = "foreign"
+    """Somebody wrapped or replaced it after us."""
+
+
+def line_of(version: str) -> tuple[int, int]:
+    """Release line of a version: ``0.17.1rc2`` -> (0, 17)."""
+    major, minor = version.split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)

@@ -1,0 +1,1 @@
+"""What is done about an incident, alike on all ranks because it is decided from exchanged integers alone."""

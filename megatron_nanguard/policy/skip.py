@@ -1,0 +1,19 @@
+"""Skip a step the way Megatron itself does: ``prepare_grads`` answers True."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megatron_nanguard.megatron_api.optimizers import ScalerStates
+
+
+def veto(prepare: Callable[[], bool], optimizer: Any) -> bool:
+    """Run the host's own ``prepare_grads``, then answer True: no parameter, moment or learning rate moves.
+
+    Where a loss scaler found nothing on this rank, it is updated as if it had, so that all replicas keep one scale.
+    """
+    before = ScalerStates(optimizer)
+    if not prepare():
+        before.back_off()
+    return True

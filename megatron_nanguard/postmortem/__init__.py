@@ -1,0 +1,1 @@
+"""Files of a run: written so that evidence survives, read back with clear errors, merged into one incident."""

@@ -1,0 +1,86 @@
+"""The directory of one run, as the training process writes it (R6: evidence first, and never at the run's expense)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from megatron_nanguard.postmortem.limits import fit
+from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.postmortem import Postmortem
+
+
+class RunDirectory:
+    """Where one attempt writes: `DIR/runs/<run id>`. Nothing is created before the first write."""
+
+    def __init__(self, root: Path, run_id: str, log: Callable[[str], None]) -> None:
+        """Name the directory.
+
+        Args:
+            root: `--nanguard-dir`.
+            run_id: name of the attempt, the same on all ranks.
+            log: takes the one line that a directory costs when it cannot be written.
+        """
+        self.path = root / "runs" / run_id
+        self._log = log
+        self._incidents_of_step: Counter[int] = Counter()
+        self._given_up: set[Path] = set()
+
+    def incident_path(self, step: int) -> str:
+        """Name the directory of a new incident, relative to the run; call once per incident, on every rank alike."""
+        again = self._incidents_of_step[step]
+        self._incidents_of_step[step] += 1
+        return f"incidents/step_{step:08d}" + (f".{again}" if again else "")
+
+    def write(self, relative: str, record: Any) -> Path | None:
+        """Write one record under a temporary name, then rename it, so that a reader never meets half a file.
+
+        Args:
+            relative: file name inside the run directory.
+            record: a record of `records/`.
+        Returns:
+            The file, or None when it could not be written; the first failure in a directory was logged.
+        """
+        target = self.path / relative
+        content = to_json(record)
+        try:
+            _replace(target, content)
+        except OSError as error:
+            self._complain(target, error)
+            return None
+        return target
+
+    def write_postmortem(self, incident: str, postmortem: Postmortem) -> Path | None:
+        """Write what one rank knows, cut to the size its file may have.
+
+        Args:
+            incident: what `incident_path` gave.
+            postmortem: the complete one replaces the signal.
+        """
+        return self.write(f"{incident}/{postmortem_name(postmortem)}", fit(postmortem))
+
+    def _complain(self, target: Path, error: OSError) -> None:
+        if target.parent in self._given_up:
+            return
+        self._given_up.add(target.parent)
+        self._log(f"cannot write {target}: {error.strerror or error}; training goes on without files in this directory")
+
+
+def postmortem_name(postmortem: Postmortem) -> str:
+    """Name of a rank's file: `rank00005_tp1pp1dp0.json`."""
+    place = postmortem.coordinates
+    return f"rank{place.rank:05d}_{place.label(postmortem.sizes)}.json"
+
+
+def _replace(target: Path, content: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,154 @@
+"""Many post-mortems into one incident: pure, in one pass, holding only what the incident will say.
+
+Step 3: gradients of ranks 0, 1, 4, 5 (data-parallel replica 0: all TP, all PP) were not finite before the
+data-parallel reduction. Ranks 2, 3, 6, 7 were infected by communication alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.postmortem.infection import trace_infection
+from megatron_nanguard.postmortem.merged_losses import LossMerger
+from megatron_nanguard.postmortem.merged_parameters import ParameterMerger
+from megatron_nanguard.postmortem.summary import summarize
+from megatron_nanguard.records.coordinates import Coordinates, RankGroup
+from megatron_nanguard.records.incident import DeviceCount, Incident, PolicyOutcome, ReplaySummary
+from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
+
+UNKNOWN_OUTCOME = "not known: the run ended before the files of its ranks were merged"
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What the exchange told every rank; offline it is read back from the post-mortems.
+
+    Attributes:
+        ranks: all ranks by what happened to them.
+        groups: the failing set as products of parallel axes.
+        infected_groups: the infected set in the same form.
+    """
+
+    ranks: RankSets
+    groups: tuple[RankGroup, ...]
+    infected_groups: tuple[RankGroup, ...]
+
+
+def merge(
+    postmortems: Iterable[Postmortem],
+    *,
+    exchanged: Exchanged | None,
+    policy: PolicyOutcome | None,
+    files: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Incident:
+    """Join what the ranks know of one incident.
+
+    Args:
+        postmortems: one per rank, in any order; read once, none is kept.
+        exchanged: the rank sets of the exchange; None to take them from the post-mortems.
+        policy: what was done; None when nobody lived to tell.
+        files: the files of the ranks, relative to the incident.
+        notes: what else a reader should know.
+    Raises:
+        PostmortemError: there is no post-mortem at all.
+    """
+    merger = _Merger()
+    for postmortem in postmortems:
+        merger.add(postmortem)
+    return merger.incident(exchanged, policy, files, notes)
+
+
+class _Merger:
+    def __init__(self) -> None:
+        self._first: Postmortem | None = None
+        self._places: dict[int, Coordinates] = {}
+        self._kinds: set[Kind] = set()
+        self._sets: dict[str, list[int]] = {"bad_before": [], "bad_after_only": [], "clean": []}
+        self._exchanged: Exchanged | None = None
+        self._parameters = ParameterMerger()
+        self._losses = LossMerger()
+        self._devices: Counter[tuple[str, str, str]] = Counter()
+        self._notes: dict[str, list[int]] = {}
+        self._scalars: dict[str, float] = {}
+
+    def add(self, postmortem: Postmortem) -> None:
+        rank = postmortem.coordinates.rank
+        if self._first is None:
+            self._first = postmortem
+        self._places[rank] = postmortem.coordinates
+        self._kinds.add(postmortem.kind)
+        self._sets[_fate(postmortem)].append(rank)
+        if self._exchanged is None and postmortem.ranks is not None:
+            self._exchanged = Exchanged(postmortem.ranks, postmortem.groups, postmortem.infected_groups)
+        self._parameters.add(postmortem)
+        self._losses.add(rank, postmortem.microbatches)
+        device = postmortem.device
+        self._devices[device.backend, device.name, device.overflow_mode] += 1
+        for note in postmortem.notes:
+            self._notes.setdefault(note, []).append(rank)
+        for name in ("loss_scale", "grad_norm", "clip_coefficient"):
+            value = getattr(postmortem, name)
+            if value is not None:
+                self._scalars.setdefault(name, value)
+
+    def incident(
+        self, exchanged: Exchanged | None, policy: PolicyOutcome | None, files: Sequence[str], notes: Sequence[str]
+    ) -> Incident:
+        first = self._first
+        if first is None:
+            raise PostmortemError("no rank's post-mortem could be read")
+        exchanged = exchanged or self._exchanged or self._without_exchange()
+        kind = min(self._kinds, key=list(Kind).index)
+        infected, infection_notes = trace_infection(exchanged.ranks, self._places, first.sizes)
+        parameters, left_out, parameter_notes = self._parameters.merged(first.sizes)
+        return Incident(
+            run_id=first.run_id,
+            step=first.step,
+            kind=kind,
+            summary=summarize(first.step, kind, exchanged.ranks, exchanged.groups),
+            ranks=exchanged.ranks,
+            sizes=first.sizes,
+            groups=exchanged.groups,
+            infected_groups=exchanged.infected_groups,
+            infected=infected,
+            replay=ReplaySummary(why_not="this version does not replay"),
+            parameters=parameters,
+            parameters_truncated=left_out,
+            losses=self._losses.merged(),
+            loss_scale=self._scalars.get("loss_scale"),
+            grad_norm=self._scalars.get("grad_norm"),
+            clip_coefficient=self._scalars.get("clip_coefficient"),
+            policy=policy or PolicyOutcome(first.policy, "unknown", None, UNKNOWN_OUTCOME),
+            devices=tuple(DeviceCount(*device, count) for device, count in sorted(self._devices.items())),
+            files=tuple(files),
+            missing_ranks=_missing(exchanged.ranks, self._places),
+            versions=first.versions,
+            notes=(*notes, *_counted(self._notes), *infection_notes, *parameter_notes),
+        )
+
+    def _without_exchange(self) -> Exchanged:
+        """No rank came past the exchange: each one's own flags are all there is."""
+        sets = {name: tuple(sorted(ranks)) for name, ranks in self._sets.items()}
+        return Exchanged(RankSets(**sets), (), ())
+
+
+def _fate(postmortem: Postmortem) -> str:
+    flags = postmortem.flags
+    if flags.local or flags.loss:
+        return "bad_before"
+    return "bad_after_only" if flags.reduced else "clean"
+
+
+def _missing(ranks: RankSets, places: Mapping[int, Coordinates]) -> tuple[int, ...]:
+    everyone = (*ranks.bad_before, *ranks.bad_after_only, *ranks.clean)
+    return tuple(sorted(rank for rank in everyone if rank not in places))
+
+
+def _counted(notes: Mapping[str, list[int]]) -> tuple[str, ...]:
+    """A note of one rank names it; one of several is said once."""
+    said_by = {note: f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" for note, ranks in notes.items()}
+    return tuple(f"{who}: {note}" for note, who in said_by.items())

@@ -1,0 +1,12 @@
+"""What we know, as frozen dataclasses: no tensor, no module, no loose dict crosses a rank or leaves a run.
+
+Every file of a run is one record of this room in its JSON form. The forms are described by the schemas under
+`schema/`, which are generated from the type hints and the docstrings of the classes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+"""Stands in every file; raised when a reader of the old form could misread the new one."""

@@ -1,0 +1,41 @@
+"""What became of the planted faults: the content of `drill.json`, which no diagnosis reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatron_nanguard.records import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class DrillOutcome:
+    """One drill on one rank.
+
+    Attributes:
+        text: the drill as the user wrote it.
+        is_planted: false where this rank does not hold the target of a drill on all ranks.
+        fired: how often it went off, replays included.
+        steps: the steps in which it did.
+        why_not: why it never did; null when it did.
+    """
+
+    text: str
+    is_planted: bool
+    fired: int
+    steps: tuple[int, ...]
+    why_not: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillFile:
+    """The drills that name one rank.
+
+    Attributes:
+        rank: global rank.
+        drills: in the order of the specification.
+        schema_version: form of this file.
+    """
+
+    rank: int
+    drills: tuple[DrillOutcome, ...]
+    schema_version: int = SCHEMA_VERSION

@@ -1,0 +1,235 @@
+"""The merged view of one incident over all ranks: the content of `incident.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
+from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the walk back from a bad gradient, loss or weight ends.
+
+    Attributes:
+        rank: global rank.
+        coords: its place, such as "tp1pp1dp0".
+        microbatch: zero-based micro-batch; null outside of any.
+        phase: load, forward, recompute, backward, accumulate, reduce, finalize, optimizer, clip or gather.
+        module: global module name.
+        operator: the operator call.
+        output: which of its outputs.
+        pattern: what was seen in the output.
+        source_line: file and line that called it; null when unknown.
+        positions: first bad positions in the output.
+    """
+
+    rank: int
+    coords: str
+    microbatch: int | None
+    phase: str
+    module: str
+    operator: str
+    output: str
+    pattern: Pattern
+    source_line: str | None
+    positions: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Infected:
+    """A rank that went bad through communication alone.
+
+    Attributes:
+        rank: global rank.
+        by: the communication that carried it, such as "gradient reduction".
+        group: the group it went through, in words.
+        from_ranks: the ranks of that group that were bad before; `from` in the file.
+        first_used: what would have used the bad values first; null when unknown.
+    """
+
+    rank: int
+    by: str
+    group: str
+    from_ranks: tuple[int, ...] = field(metadata={"key": "from"})
+    first_used: str | None = None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One explanation, with what speaks for and against it.
+
+    Attributes:
+        cause: its code, such as "numerics"; "undecided" is one of them.
+        confidence: between 0 and 1.
+        for_: evidence for it; `for` in the file.
+        against: evidence against it.
+        not_tested: what would bear on it and was not tried.
+        next: the cheapest next experiment.
+    """
+
+    cause: str
+    confidence: float
+    for_: tuple[str, ...] = field(metadata={"key": "for"})
+    against: tuple[str, ...]
+    not_tested: tuple[str, ...]
+    next: str
+
+
+@dataclass(frozen=True)
+class ReplaySummary:
+    """Whether the step was run again, and how true to the first time.
+
+    Attributes:
+        done: the step was run again.
+        why_not: why it was not; empty when it was.
+        exact: the replay matched bit for bit; null when it was not run.
+        stages: the stages that ran, in order.
+    """
+
+    done: bool = False
+    why_not: str = ""
+    exact: bool | None = None
+    stages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MergedParameter:
+    """One parameter, over all ranks that saw it bad.
+
+    Attributes:
+        name: global name.
+        where: "local" before the reduction, "reduced" after it.
+        pattern: what was seen, over all ranks.
+        norm: the worst norm: NaN before Inf before the largest.
+        nan_count: NaN elements over all ranks that could count; null when none could.
+        inf_count: Inf elements over all ranks that could count; null when none could.
+        ranks: the ranks, ascending; the first of them when there are many.
+        num_ranks: how many ranks.
+        coords: the places of `ranks`, in the same order.
+    """
+
+    name: str
+    where: Literal["local", "reduced"]
+    pattern: Pattern
+    norm: float | None
+    nan_count: int | None
+    inf_count: int | None
+    ranks: tuple[int, ...]
+    num_ranks: int
+    coords: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MicrobatchLosses:
+    """The losses of one micro-batch index over all ranks that compute a loss.
+
+    Attributes:
+        index: zero-based position in the step.
+        num_ranks: ranks that gave a loss.
+        lowest: smallest finite loss; null when none is finite.
+        highest: largest finite loss; null when none is finite.
+        nonfinite_ranks: ranks whose loss was NaN or Inf.
+    """
+
+    index: int
+    num_ranks: int
+    lowest: float | None
+    highest: float | None
+    nonfinite_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DeviceCount:
+    """Equal devices of the run.
+
+    Attributes:
+        backend: "cuda", "npu" or "cpu".
+        name: product name.
+        overflow_mode: as in the post-mortem of a rank.
+        num_ranks: how many ranks compute on such a device.
+    """
+
+    backend: str
+    name: str
+    overflow_mode: str
+    num_ranks: int
+
+
+@dataclass(frozen=True)
+class PolicyOutcome:
+    """What was done about the incident.
+
+    Attributes:
+        name: the policy asked for: abort, skip or continue.
+        action: what happened: the same, or another where the policy had to give way.
+        exit_code: the code all ranks left with; null when training went on.
+        words: one sentence for a person.
+    """
+
+    name: str
+    action: str
+    exit_code: int | None
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """One incident over all ranks.
+
+    Attributes:
+        schema_version: form of this file.
+        run_id: name of the attempt.
+        step: step as the training log counts it, first step 1.
+        kind: where the non-finite values were met first.
+        summary: one or two sentences.
+        ranks: all ranks by what happened to them.
+        sizes: the parallel layout.
+        groups: the failing set, before the reduction, as products of parallel axes.
+        infected_groups: the infected set in the same form.
+        origin: where it began, earliest first; empty until a replay found it.
+        infected: who was infected, and by what.
+        causes: ranked explanations.
+        replay: whether the step was run again.
+        parameters: the bad parameters, before the reduction first.
+        parameters_truncated: bad parameters left out of the list.
+        losses: the losses of the step by micro-batch.
+        loss_scale: factor on the loss; null without one.
+        grad_norm: the norm Megatron computed; null before it did.
+        clip_coefficient: the factor Megatron would clip with; null before it computed one.
+        policy: what was done.
+        devices: the devices of the run, equal ones counted.
+        files: the files of the ranks, relative to this one.
+        missing_ranks: ranks of the exchange that wrote no readable file.
+        versions: versions of the packages that matter.
+        notes: what else a reader should know.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    step: int
+    kind: Kind
+    summary: str
+    ranks: RankSets
+    sizes: ParallelSizes
+    groups: tuple[RankGroup, ...]
+    infected_groups: tuple[RankGroup, ...]
+    origin: tuple[Origin, ...] = ()
+    infected: tuple[Infected, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    replay: ReplaySummary = field(default_factory=ReplaySummary)
+    parameters: tuple[MergedParameter, ...] = ()
+    parameters_truncated: int = 0
+    losses: tuple[MicrobatchLosses, ...] = ()
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    clip_coefficient: float | None = None
+    policy: PolicyOutcome
+    devices: tuple[DeviceCount, ...] = ()
+    files: tuple[str, ...] = ()
+    missing_ranks: tuple[int, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,66 @@
+"""Which parameter a gradient belongs to: the content of `param_map_*.json`, one per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+
+
+@dataclass(frozen=True)
+class ParameterEntry:
+    """One parameter as one rank holds it.
+
+    Attributes:
+        id: running number on this rank, in the order of the model chunks and their parameters.
+        name: global name; layer and expert numbers count over all pipeline stages and expert ranks.
+        local_name: the name inside this rank's model chunk.
+        shape: shape of this rank's part.
+        dtype: such as "bfloat16".
+        partition_dim: tensor dim that tensor parallelism splits; null when every TP rank holds all of it.
+        shared: a copy of a parameter that another rank counts in the gradient norm.
+        tied: shares its values with another parameter, such as the output layer with the embedding.
+        expert: belongs to an expert, and so is reduced over the expert replicas.
+        chunk: model chunk of this rank; more than one under virtual pipelining.
+        buffer: which gradient buffer holds it; null when Megatron gave it none.
+        bucket: bucket inside the buffer.
+        start: first element inside the gradient buffer.
+        end: one past its last element inside the gradient buffer.
+        shards: element ranges [first, one past the last] of the flattened parameter whose optimizer state this rank
+            owns.
+    """
+
+    id: int
+    name: str
+    local_name: str
+    shape: tuple[int, ...]
+    dtype: str
+    partition_dim: int | None
+    shared: bool
+    tied: bool
+    expert: bool
+    chunk: int
+    buffer: int | None
+    bucket: int | None
+    start: int | None
+    end: int | None
+    shards: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ParameterMapFile:
+    """The parameters of one rank, or a pointer to the file of a replica that holds the same.
+
+    Attributes:
+        schema_version: form of this file.
+        coordinates: where the rank stands.
+        sizes: the parallel layout.
+        same_as: name of the file with the same entries; null when the entries stand here.
+        entries: the parameters; empty when `same_as` is set.
+    """
+
+    schema_version: int
+    coordinates: Coordinates
+    sizes: ParallelSizes
+    same_as: str | None
+    entries: tuple[ParameterEntry, ...]

@@ -1,0 +1,31 @@
+"""Norms of what the optimizer is about to consume: one per contiguous piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.megatron_api import buffers
+from megatron_nanguard.megatron_api.buffers import Piece
+
+
+class AfterReduction:
+    """The pieces of this rank and their norms at the decision point."""
+
+    def __init__(self, chunks: Sequence[Any]) -> None:
+        self._chunks = chunks
+        self.pieces: list[Piece] = []
+        self.norms: Tensor | None = None
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Take the norms.
+
+        Sync: none; a constant number of kernels.
+        """
+        self.pieces = buffers.reduced_pieces(self._chunks)
+        data = [piece.data for piece in self.pieces]
+        self.norms = torch.stack(torch._foreach_norm(data, 2, torch.float32)) if data else None

@@ -1,0 +1,92 @@
+"""The integers a rank brings to the vote, computed on the device and read once, after the vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+FP32_MAX = torch.finfo(torch.float32).max
+
+
+class Flag(IntEnum):
+    """Place of each flag in the vote."""
+
+    LOCAL = 0
+    """A gradient norm before the reduction is not finite, or large enough to overflow the norm over all ranks."""
+    REDUCED = 1
+    """The same of what the optimizer is about to consume."""
+    LOSS = 2
+    """The loss of a micro-batch is not finite."""
+    OWN_FAULT = 3
+    """A part of the guard failed on this rank."""
+    DEAD_STEP = 4
+    """The norm of the step before, known only after its vote, was not finite."""
+    DYNAMIC_SCALE = 5
+    """A loss scaler adjusts itself here: overflow is part of its work. No alarm by itself."""
+    MINIMAL_SCALE = 6
+    """That scaler has no room left. No alarm by itself."""
+
+
+NAMES = tuple(flag.name.lower() for flag in Flag)
+
+
+@dataclass
+class Suspicions:
+    """What goes into the flags, on the device wherever it was computed there.
+
+    Attributes:
+        before: norms before the reduction, one tensor per bucket.
+        after: norms of the pieces that will be consumed.
+        loss: bool [], some loss is not finite.
+        last_norm: gradient norm of the step before, as the host holds it.
+    """
+
+    before: Sequence[Tensor] = ()
+    after: Tensor | None = None
+    loss: Tensor | None = None
+    last_norm: float | Tensor | None = None
+    dynamic_scale: bool = False
+    minimal_scale: Tensor | None = None
+
+
+def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tensor:
+    """int32 [len(Flag)] on the device.
+
+    Sync: none.
+    """
+    limit = FP32_MAX / num_ranks
+    flags: list[bool | Tensor] = [False] * len(Flag)
+    if seen.before:
+        flags[Flag.LOCAL] = _too_large(torch.cat(list(seen.before)), limit)
+    if seen.after is not None:
+        flags[Flag.REDUCED] = _too_large(seen.after, limit)
+    if seen.loss is not None:
+        flags[Flag.LOSS] = seen.loss
+    if seen.last_norm is not None:
+        flags[Flag.DEAD_STEP] = ~torch.isfinite(torch.as_tensor(seen.last_norm, dtype=torch.float32))
+    flags[Flag.DYNAMIC_SCALE] = seen.dynamic_scale
+    if seen.minimal_scale is not None:
+        flags[Flag.MINIMAL_SCALE] = seen.minimal_scale
+    return torch.stack([_on(flag, device) for flag in flags])
+
+
+def fault_flags(device: torch.device) -> Tensor:
+    """The flags of a rank whose own part of the guard failed."""
+    flags = torch.zeros(len(Flag), dtype=torch.int32, device=device)
+    flags[Flag.OWN_FAULT] = 1
+    return flags
+
+
+def _too_large(norms: Tensor, limit: float) -> Tensor:
+    """True for NaN and Inf too: no comparison with them holds."""
+    return ~(norms.square().sum() <= limit)
+
+
+def _on(flag: bool | Tensor, device: torch.device) -> Tensor:
+    if isinstance(flag, Tensor):
+        return flag.reshape(()).to(device=device, dtype=torch.int32)
+    return torch.full((), int(flag), dtype=torch.int32, device=device)

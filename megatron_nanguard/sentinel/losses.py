@@ -1,0 +1,75 @@
+"""The loss of each micro-batch, as the loss function returned it on the last pipeline stage."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Losses:
+    """Losses and token counts of one step, kept on the device."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.num_tokens: list[Tensor | None] = []
+
+    def clear(self) -> None:
+        """Forget the last step."""
+        self.losses.clear()
+        self.num_tokens.clear()
+
+    def listen(self, forward_step_func: Callable[..., Any]) -> Callable[..., Any]:
+        """A forward step whose loss function also tells us what it returns.
+
+        Source: megatron/core/pipeline_parallel/schedules.py, forward_step: ``output, loss_func`` is returned
+        """
+
+        @functools.wraps(forward_step_func)
+        def forward_step(*args: Any, **kwargs: Any) -> Any:
+            returned = forward_step_func(*args, **kwargs)
+            if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
+                return returned[0], self._listening(returned[1])
+            return returned
+
+        return forward_step
+
+    def _listening(self, loss_func: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(loss_func)
+        def loss(*args: Any, **kwargs: Any) -> Any:
+            returned = loss_func(*args, **kwargs)
+            if not kwargs.get("non_loss_data", False) and isinstance(returned, tuple):
+                self._record(returned)
+            return returned
+
+        # functools.partial has no __name__ of its own for wraps to copy; what it has is copied.
+        return loss
+
+    def _record(self, returned: tuple[Any, ...]) -> None:
+        """(loss, logged) or (loss sum, number of tokens, logged); the schedule divides the loss in place afterwards."""
+        if not isinstance(returned[0], Tensor) or returned[0].numel() != 1:
+            return
+        self.losses.append(returned[0].detach().to(torch.float32, copy=True).reshape(()))
+        tokens = returned[1] if len(returned) == 3 else None
+        self.num_tokens.append(tokens.detach().clone().reshape(()) if isinstance(tokens, Tensor) else None)
+
+    def bad(self) -> Tensor | None:
+        """bool [] on the device: some loss is not finite. None when this rank computes none.
+
+        Sync: none.
+        """
+        return ~torch.isfinite(torch.stack(self.losses)).all() if self.losses else None
+
+    def read(self) -> list[tuple[float, int | None]]:
+        """Mean loss and number of tokens of each micro-batch.
+
+        Sync: one host read per micro-batch; only on an alarm.
+        """
+        found = []
+        for loss, tokens in zip(self.losses, self.num_tokens, strict=True):
+            count = None if tokens is None else int(tokens)
+            found.append((float(loss) / count if count else float(loss), count))
+        return found

@@ -1,0 +1,66 @@
+"""Drills in a run: parsed with the options, planted with the model, judged at exit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron_nanguard.drill.crew import DrillCrew
+from megatron_nanguard.drill.grammar import parse
+from megatron_nanguard.drill.spec import check_ranks
+from megatron_nanguard.megatron_api import buffers, host
+from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.parameters.registry import ParameterMap
+
+log = logging.getLogger("megatron_nanguard")
+
+CHECKPOINT_MARK = "NANGUARD_DRILL.txt"
+UNFIRED_EXIT_CODE = 66
+
+
+class Drilling:
+    """The crews of this rank, one per optimizer."""
+
+    def __init__(self, spec: str, rank: int, world_size: int) -> None:
+        self._spec = spec
+        self._drills = parse(spec)
+        check_ranks(self._drills, world_size)
+        self._rank = rank
+        self.crews: list[DrillCrew] = []
+
+    def attach(self, chunks: Sequence[Any], names: ParameterMap) -> DrillCrew:
+        """Plant this rank's drills in a model.
+
+        Raises:
+            DrillError: a drill names this rank, and its target is not here.
+        """
+        crew = DrillCrew(self._drills, self._rank)
+        crew.attach(chunks, name_modules(chunks), names)
+        self.crews.append(crew)
+        return crew
+
+    def mark_checkpoints(self) -> None:
+        """Leave a note beside the checkpoints: they come from a run with planted faults."""
+        directory = host.save_directory()
+        if directory is None:
+            return
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            note = (
+                f"The checkpoints in this directory come from a drill: faults were planted on purpose.\n{self._spec}\n"
+            )
+            (Path(directory) / CHECKPOINT_MARK).write_text(note)
+        except OSError as error:
+            log.warning("cannot mark the checkpoints in %s as a drill's: %s", directory, error)
+
+    def unfired(self) -> list[str]:
+        """Drills of this rank that never went off, as the user wrote them."""
+        return [drill.text for crew in self.crews for drill in crew.unfired()]
+
+
+def before_reduction(crew: DrillCrew, group: Any) -> None:
+    """Let a crew at the gradients of a bucket group that is about to be reduced."""
+    for bucket in buffers.buckets(group):
+        crew.before_reduction(buffers.bucket_params(bucket))

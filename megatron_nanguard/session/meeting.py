@@ -1,0 +1,54 @@
+"""The handshakes of this process: one per parallel world, each under its own prefix of the store."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from megatron_nanguard.coordination.electorate import Electorate
+from megatron_nanguard.coordination.handshake import Agreement, Declaration, Handshake
+from megatron_nanguard.coordination.store import Store, own_client
+from megatron_nanguard.settings import Settings
+from megatron_nanguard.version import __version__
+
+
+class Meeting:
+    """Meets the ranks of a parallel world once, and numbers the optimizers that are built in it."""
+
+    def __init__(self, ranks: Sequence[int], ordinal: int) -> None:
+        self.ranks = tuple(ranks)
+        self.rank = dist.get_rank()
+        self._prefix = f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}"
+        self._optimizers = 0
+
+    def declare_off(self) -> None:
+        """Say that this rank runs without the guard, so that nobody waits for it. Never waits."""
+        self._handshake().stand_aside(Declaration(False, __version__, ""))
+
+    def agree(self, settings: Settings, declined: Sequence[str]) -> Agreement:
+        """Meet the others, at most ``--nanguard-deadline`` seconds.
+
+        Args:
+            settings: equal on all ranks, or nobody starts.
+            declined: patch groups that are missing here; a rank that misses others cannot take part alike.
+        """
+        options = "+".join([settings.digest(), *sorted(declined)])
+        run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+        return self._handshake().agree(Declaration(True, __version__, options), run_id, settings.deadline)
+
+    def electorate(self) -> Electorate:
+        """The voters of the next optimizer that this rank builds, with this rank registered."""
+        self._optimizers += 1
+        electorate = Electorate(self.store(f"optimizer/{self._optimizers}"), self.ranks, self.rank)
+        electorate.register()
+        return electorate
+
+    def store(self, purpose: str) -> Store:
+        """Own client of the store for one purpose."""
+        return own_client(f"{self._prefix}/{purpose}")
+
+    def _handshake(self) -> Handshake:
+        return Handshake(self.store("handshake"), self.ranks, self.rank)

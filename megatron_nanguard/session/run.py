@@ -1,0 +1,89 @@
+"""What one attempt writes outside of incidents: fingerprint, parameter maps, drill record, status at exit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from megatron_nanguard.megatron_api import host
+from megatron_nanguard.parameters.file import map_file
+from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+from megatron_nanguard.records.drill import DrillFile
+from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
+from megatron_nanguard.records.status import Status
+from megatron_nanguard.settings import PREFIX, Settings
+
+log = logging.getLogger("megatron_nanguard")
+
+
+class Run:
+    """The directory of one attempt and this rank's files in it."""
+
+    def __init__(self, settings: Settings, run_id: str, rank: int) -> None:
+        self.run_id, self.rank = run_id, rank
+        self.directory = RunDirectory(Path(_root(settings)), run_id, log.warning)
+        self._maps: set[str] = set()
+
+    def write_fingerprint(self, world_size: int, changes: tuple[HostChange, ...]) -> None:
+        """What the run was started with. One rank writes it."""
+        self.directory.write(
+            "fingerprint.json",
+            Fingerprint(
+                run_id=self.run_id,
+                started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                world_size=world_size,
+                versions=host.versions(),
+                arguments=_arguments(),
+                environment={name: os.environ[name] for name in ENVIRONMENT_ALLOW_LIST if name in os.environ},
+                kernel_backends=host.kernel_backends(),
+                host_changes=changes,
+            ),
+        )
+
+    def write_map(self, names: ParameterMap, coordinates: Coordinates, sizes: ParallelSizes) -> None:
+        """The names of this rank's parameters; a second optimizer's get a number."""
+        name, record = map_file(names, coordinates, sizes)
+        if name in self._maps:
+            name = name.replace(".json", f".{len(self._maps)}.json")
+        self._maps.add(name)
+        self.directory.write(name, record)
+
+    def write_drill(self, record: DrillFile) -> None:
+        """What became of this rank's drills. No diagnosis reads it."""
+        self.directory.write(f"drill/rank{self.rank:05d}.json", record)
+
+    def write_status(
+        self,
+        coordinates: Coordinates | None,
+        fired: Mapping[str, int],
+        counts: Mapping[str, int],
+        notes: tuple[str, ...],
+    ) -> None:
+        """How the guard fared on this rank."""
+        status = Status(
+            rank=self.rank, coordinates=coordinates, points_fired=dict(fired), notes=notes, **_known(counts)
+        )
+        self.directory.write(f"status/rank{self.rank:05d}.json", status)
+
+
+def _arguments() -> dict[str, str]:
+    """The host's arguments but for the drill, which only drill files tell of."""
+    found = host.arguments()
+    drill = f"{PREFIX}_drill"
+    return {} if found is None else {name: str(value) for name, value in sorted(vars(found).items()) if name != drill}
+
+
+def _known(counts: Mapping[str, int]) -> dict[str, Any]:
+    return {name: counts.get(name, 0) for name in ("steps_guarded", "alarms", "incidents")}
+
+
+def _root(settings: Settings) -> str:
+    if settings.dir is not None:
+        return settings.dir
+    return os.path.join(host.save_directory() or ".", "nanguard")

@@ -1,0 +1,187 @@
+"""Every option, once: name, default, meaning, how its text is read.
+
+The command line flag is ``--nanguard-NAME``, the environment variable ``NANGUARD_NAME``; the command line wins.
+``--nanguard`` or ``NANGUARD=1`` switches the guard on, ``NANGUARD=0`` beats both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatron_nanguard.errors import SettingsError
+
+PREFIX = "nanguard"
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise SettingsError(f"{text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1.0 <= value <= 86400.0:
+        raise SettingsError(f"{text!r} is not a number of seconds between 1 and 86400")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise SettingsError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _budget(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise SettingsError(f"{text!r} is not N/M with 1 <= N <= M, for example 5/100")
+    return int(match[1]), int(match[2])
+
+
+def _path(text: str) -> str:
+    if not text.strip():
+        raise SettingsError("an empty path; give a directory or leave the option out")
+    return text
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise SettingsError(f"{text!r} is not 0 or 1")
+    return text == "1"
+
+
+def _option(default: Any, read: Callable[[str], Any], metavar: str | None, meaning: str) -> Any:
+    return field(default=default, metadata={"read": read, "metavar": metavar, "help": meaning})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for. Text forms are read by ``from_texts``; a bad one raises SettingsError."""
+
+    on: bool = False
+    dir: str | None = _option(
+        None, _path, "DIR", "where incidents are written (default: nanguard/ in the --save directory, else ./nanguard)"
+    )
+    on_nonfinite: str = _option(
+        "abort",
+        _one_of("abort", "skip", "continue"),
+        "{abort,skip,continue}",
+        "after an incident is written: leave with exit code 65 on all ranks, skip the step, or go on (default abort)",
+    )
+    max_skips: tuple[int, int] = _option(
+        (5, 100), _budget, "N/M", "policy skip turns into abort at more than N skips in M steps (default 5/100)"
+    )
+    deadline: float = _option(
+        120.0, _seconds, "SECONDS", "longest wait for other ranks at the handshake and in an incident (default 120)"
+    )
+    strict: bool = _option(False, _yes_or_no, None, "what would run unguarded exits instead")
+    norms: str = _option(
+        "param",
+        _one_of("param", "bucket"),
+        "{param,bucket}",
+        "gradient norms before the reduction per parameter, or one per bucket (cheaper, less said) (default param)",
+    )
+    scaler_skips: int = _option(
+        8, _count, "N", "fp16: the Nth step in a row skipped by the loss scaler is an incident (default 8)"
+    )
+    drill: str | None = _option(
+        None,
+        _path,
+        "SPEC",
+        "plant a fault to test this set-up, e.g. 'nan@step=3,rank=5,phase=backward,module=decoder.layers.3.mlp'",
+    )
+
+    @classmethod
+    def from_texts(cls, on: bool, given: Mapping[str, str | bool | None], environ: Mapping[str, str]) -> Settings:
+        """Join command line texts (None where absent) with the environment.
+
+        Raises:
+            SettingsError: names the flag or the variable, the value seen and what is allowed.
+        """
+        values: dict[str, Any] = {}
+        for option in OPTIONS:
+            text = given.get(option.name)
+            source = flag_of(option.name)
+            if text is None or text is False:
+                text, source = environ.get(variable_of(option.name)), variable_of(option.name)
+            if text is None:
+                continue
+            if isinstance(text, bool):
+                values[option.name] = text
+                continue
+            try:
+                values[option.name] = option.metadata["read"](text)
+            except SettingsError as error:
+                raise SettingsError(f"{source}: {error}") from None
+        switched = environ.get("NANGUARD")
+        if switched not in (None, "", "0", "1"):
+            raise SettingsError(f"NANGUARD: {switched!r} is not 0 or 1")
+        settings = cls(on=switched != "0" and (on or switched == "1"), **values)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Refuse combinations that contradict each other.
+
+        Raises:
+            SettingsError: names both flags.
+        """
+        if self.drill and self.on_nonfinite == "continue":
+            raise SettingsError(
+                "--nanguard-drill with --nanguard-on-nonfinite continue trains on a planted fault; use abort or skip"
+            )
+        if self.drill and not self.on:
+            raise SettingsError("--nanguard-drill needs --nanguard")
+
+    def digest(self) -> str:
+        """Twelve hex digits that are equal on two ranks exactly if their options are."""
+        return hashlib.sha256(repr(dataclasses.astuple(self)).encode()).hexdigest()[:12]
+
+
+OPTIONS = tuple(f for f in dataclasses.fields(Settings) if f.metadata)
+
+
+def flag_of(name: str) -> str:
+    """``on_nonfinite`` -> ``--nanguard-on-nonfinite``."""
+    return f"--{PREFIX}-{name.replace('_', '-')}"
+
+
+def variable_of(name: str) -> str:
+    """``on_nonfinite`` -> ``NANGUARD_ON_NONFINITE``."""
+    return f"{PREFIX}_{name}".upper()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a parser as plain texts, which stay picklable inside a checkpoint's arguments."""
+    group = parser.add_argument_group(title="nanguard", description="non-finite gradients: found, named, written down")
+    group.add_argument(f"--{PREFIX}", action="store_true", help="watch every step for non-finite gradients and losses")
+    for option in OPTIONS:
+        flag, dest = flag_of(option.name), f"{PREFIX}_{option.name}"
+        if option.metadata["metavar"] is None:
+            group.add_argument(flag, dest=dest, action="store_true", help=option.metadata["help"])
+        else:
+            meaning, metavar = option.metadata["help"], option.metadata["metavar"]
+            group.add_argument(flag, dest=dest, default=None, metavar=metavar, help=meaning)
+
+
+def from_namespace(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Settings of a parsed command line, with the environment underneath.
+
+    Raises:
+        SettingsError: see ``Settings.from_texts``.
+    """
+    given = {option.name: getattr(namespace, f"{PREFIX}_{option.name}", None) for option in OPTIONS}
+    return Settings.from_texts(bool(getattr(namespace, PREFIX, False)), given, environ)

@@ -1,0 +1,1 @@
+"""Where a rank stands, and what a set of ranks is called."""

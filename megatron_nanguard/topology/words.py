@@ -1,0 +1,100 @@
+"""Say in words which part of the parallel layout a set of ranks is.
+
+{0, 1, 4, 5} of TP2 PP2 DP2    data-parallel replica 0 (all tensor-parallel ranks, all pipeline stages)
+{1, 3, 5, 7} of TP2 PP2 DP2    TP index 1 everywhere
+{5} of TP2 PP2 DP2             rank 5 (TP 1, PP 1, DP 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import product
+from math import prod
+
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
+from megatron_nanguard.topology.axis_names import all_of, index_of, short_name
+from megatron_nanguard.topology.products import Product, cover
+
+
+def describe(
+    ranks: Collection[int], coordinates: Mapping[int, Coordinates], sizes: ParallelSizes
+) -> tuple[RankGroup, ...]:
+    """Return a set of ranks as the fewest products of index sets that cover it exactly.
+
+    Args:
+        ranks: global ranks; none gives no group.
+        coordinates: where every rank of the run (or every training rank) stands, by global rank.
+        sizes: the layout.
+    """
+    if not ranks:
+        return ()
+    readings = [_read(ranks, coordinates, sizes, axes) for axes in _readable(coordinates, sizes)]
+    if not readings:
+        listed = tuple(sorted(ranks))
+        return (RankGroup("rank", {"rank": listed}, index_of("rank", listed), listed),)
+    return min(readings, key=lambda groups: (len(groups), sum(len(group.indices) for group in groups)))
+
+
+def _readable(coordinates: Mapping[int, Coordinates], sizes: ParallelSizes) -> list[tuple[str, ...]]:
+    """Return the axis systems in which every rank has a place of its own; axes of size 1 are left out.
+
+    EP is folded out of DP (and CP), so a layout with experts can be read in two ways. The last system is that of 0.9
+    and before, where CP stays an axis beside it.
+    """
+    systems: list[tuple[str, ...]] = [("tp", "cp", "dp", "pp")]
+    expert_tp = "tp" if sizes.expert_tp == sizes.tp else "expert_tp"
+    if sizes.ep > 1:
+        systems += [(expert_tp, "ep", "expert_dp", "pp"), (expert_tp, "cp", "ep", "expert_dp", "pp")]
+    ranks_per_model = sizes.tp * sizes.cp * sizes.dp * sizes.pp
+    fitting = [system for system in systems if prod(getattr(sizes, axis) for axis in system) == ranks_per_model]
+    real = dict.fromkeys(tuple(axis for axis in system if getattr(sizes, axis) > 1) for system in fitting)
+    return [axes for axes in real if len({_point(at, axes) for at in coordinates.values()}) == len(coordinates)]
+
+
+def _point(at: Coordinates, axes: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(getattr(at, axis) for axis in axes)
+
+
+def _read(
+    ranks: Collection[int], coordinates: Mapping[int, Coordinates], sizes: ParallelSizes, axes: tuple[str, ...]
+) -> tuple[RankGroup, ...]:
+    places = {_point(at, axes): rank for rank, at in coordinates.items()}
+    products = cover({_point(coordinates[rank], axes) for rank in ranks})
+    return tuple(_group(sides, axes, places, coordinates, sizes) for sides in products)
+
+
+def _group(
+    sides: Product,
+    axes: tuple[str, ...],
+    places: Mapping[tuple[int, ...], int],
+    coordinates: Mapping[int, Coordinates],
+    sizes: ParallelSizes,
+) -> RankGroup:
+    named = {
+        axis: tuple(sorted(values))
+        for axis, values in zip(axes, sides, strict=True)
+        if len(values) < getattr(sizes, axis)
+    }
+    ranks = tuple(sorted(places[point] for point in product(*sides)))
+    words = _one_rank(coordinates[ranks[0]], sizes) if len(ranks) == 1 else _several(named, axes)
+    return RankGroup(axis="+".join(named), indices=named, words=words, ranks=ranks)
+
+
+def _one_rank(at: Coordinates, sizes: ParallelSizes) -> str:
+    places = [
+        f"{short_name(axis)} {getattr(at, axis)}" for axis in ("tp", "cp", "ep", "pp", "dp") if getattr(sizes, axis) > 1
+    ]
+    return f"rank {at.rank} ({', '.join(places)})" if places else f"rank {at.rank}"
+
+
+def _several(named: Mapping[str, tuple[int, ...]], axes: tuple[str, ...]) -> str:
+    if not named:
+        return "all ranks"
+    where = ", ".join(index_of(axis, values) for axis, values in named.items())
+    rest = [all_of(axis) for axis in axes if axis not in named]
+    if not rest:
+        return where
+    # An index inside a group reads as "everywhere"; a replica or a stage is a place that holds the rest.
+    if named.keys().isdisjoint(("dp", "expert_dp", "pp")):
+        return f"{where} everywhere"
+    return f"{where} ({', '.join(rest)})"

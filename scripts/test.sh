@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Everything that must be green: format, lint, types, tests (with --long the full grid; further arguments go to pytest).
+# Leaves the results in .cache/tests.xml and .cache/tests310.xml, and the incident of one multi-rank test in .cache/incident.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+
+prepare_venv ".[test]"
+cd "$ROOT"
+mkdir -p .cache
+rm -rf .cache/tests.xml .cache/tests310.xml .cache/incident
+export NANGUARD_TEST_INCIDENT=$ROOT/.cache/incident
+
+"$PYTHON" -m ruff format --check --quiet .
+"$PYTHON" -m ruff check --quiet .
+"$PYTHON" -m mypy
+"$ROOT/scripts/test310.sh" --junitxml="$ROOT/.cache/tests310.xml"
+exec "$PYTHON" -m pytest --junitxml=.cache/tests.xml "$@"

@@ -1,0 +1,24 @@
+"""What holds for every test: the long grid runs on demand, and real Megatron on several ranks gets more time."""
+
+from __future__ import annotations
+
+import pytest
+
+RANKS_TIMEOUT_SECONDS = 240
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--long`; without it the tests marked `long` are left out."""
+    parser.addoption("--long", action="store_true", help="run the full grid too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give multi-rank tests their time limit, and leave the long ones out unless asked for."""
+    for item in items:
+        if item.get_closest_marker("ranks") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(RANKS_TIMEOUT_SECONDS))
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]

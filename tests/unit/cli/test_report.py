@@ -1,0 +1,52 @@
+"""`nanguard report`: output, exit code, and what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from megatron_nanguard.cli import main
+from megatron_nanguard.cli.report import command
+from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.report import report_text
+from tests.unit.factories import incident
+
+
+def write_incident(root: Path) -> Path:
+    written = RunDirectory(root, "run", print).write("incidents/step_00000003/incident.json", incident())
+    assert written is not None
+    return written.parent
+
+
+def test_the_incident_under_a_directory_is_printed(tmp_path: Path) -> None:
+    directory = write_incident(tmp_path)
+
+    result = CliRunner().invoke(command, [str(tmp_path)])
+
+    assert result.exit_code == 0
+    assert result.output == report_text(incident(), directory)
+
+
+def test_a_directory_without_incident_is_one_line_and_an_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["report", str(tmp_path)])
+
+    assert caught.value.code == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_report_imports_neither_torch_nor_megatron() -> None:
+    probe = (
+        "import sys, megatron_nanguard.cli.report; "
+        "print([name for name in ('torch', 'megatron', 'numpy') if name in sys.modules])"
+    )
+
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    assert result.stdout == "[]\n"

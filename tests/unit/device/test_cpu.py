@@ -1,0 +1,36 @@
+"""The CPU as a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from megatron_nanguard.device import cpu, device_of
+from megatron_nanguard.device.cpu import CpuDevice
+
+
+def test_the_state_is_that_of_the_generator_which_draws_dropout() -> None:
+    device = device_of("cpu")
+    state = device.rng_state()
+    first = torch.rand(4)
+    assert not torch.equal(device.rng_state(), state)
+    torch.default_generator.set_state(state)
+    assert torch.equal(torch.rand(4), first)
+    assert (state.dtype, state.device.type) == (torch.uint8, "cpu")
+
+
+def test_facts_name_the_processor_and_the_memory_of_the_host() -> None:
+    facts = CpuDevice().facts(index=3)
+    assert (facts.backend, facts.index, facts.overflow_mode) == ("cpu", None, "not_applicable")
+    assert facts.name
+    assert facts.memory_total_bytes is not None
+    assert facts.memory_total_bytes > 2**28
+    assert facts.details["threads"] == str(torch.get_num_threads())
+
+
+def test_the_processor_name_is_read_from_the_kernel_or_else_asked_of_python(tmp_path: Path) -> None:
+    listing = tmp_path / "cpuinfo"
+    assert cpu._processor_name(listing) in (cpu.platform.processor(), cpu.platform.machine())
+    listing.write_text("processor\t: 0\nmodel name\t: Kunpeng 920\nflags\t: fp\n")
+    assert cpu._processor_name(listing) == "Kunpeng 920"

@@ -1,0 +1,265 @@
+"""Phase backward: the gradient of a module's input, in the micro-batch whose forward built the graph."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Embedding, Linear, Module
+from torch.utils.checkpoint import checkpoint
+
+from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, grads, train
+
+
+def reentrant(run: Any, x: Tensor) -> Any:
+    return checkpoint(run, x, use_reentrant=True)
+
+
+def early_stop(run: Any, x: Tensor) -> Any:
+    return checkpoint(run, x, use_reentrant=False)
+
+
+CALLS = {"direct": lambda run, x: run(x), "reentrant": reentrant, "non-reentrant": early_stop}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_the_gradient_of_the_input_is_poisoned_and_the_modules_own_is_not(call: Any) -> None:
+    model = Chain(call)
+    crew = crew_on("nan@step=1,rank=0,mb=0,phase=backward,module=second,index=1", model)
+    train(crew, model, step=1)
+    first, second = grads(model).values()
+    assert first[0] == 5.0
+    assert math.isnan(first[1])
+    assert second == [2.0, 6.0]
+    assert list(crew.fired.values()) == [1]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_the_micro_batch_is_that_of_the_forward(call: Any) -> None:
+    model = Chain(call)
+    crew = crew_on("inf@step=1,rank=0,mb=1,phase=backward,module=second,index=0", model)
+    crew.step_begins(1)
+    outputs = [model(torch.tensor(x, requires_grad=True)) for x in (X0, X1, X0)]
+    seen = []
+    for output in outputs:
+        model.zero_grad()
+        output.sum().backward()
+        seen.append(grads(model)["first.weight"])
+    assert seen == [[5.0, 14.0], [math.inf, 28.0], [5.0, 14.0]]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_forward_and_backward_alternating_as_in_the_steady_state_of_1f1b(call: Any) -> None:
+    model = Chain(call)
+    crew = crew_on("inf@step=1,rank=0,mb=2,phase=backward,module=second,index=0", model)
+    crew.step_begins(1)
+    waiting = [model(torch.tensor(X0, requires_grad=True))]
+    seen = []
+    for _ in range(3):
+        waiting.append(model(torch.tensor(X0, requires_grad=True)))
+        model.zero_grad()
+        waiting.pop(0).sum().backward()
+        seen.append(grads(model)["first.weight"])
+    assert seen == [[5.0, 14.0], [5.0, 14.0], [math.inf, 14.0]]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_stale_repeats_the_gradient_of_the_micro_batch_before(call: Any) -> None:
+    model = Chain(call)
+    crew = crew_on("stale@step=1,rank=0,mb=1,phase=backward,module=second", model)
+    train(crew, model, step=1, inputs=(X0, X1))
+    # d h = [5, 7] in both, though the second loss counts tenfold: [5 + 3 * 5, 14 + 4 * 7]
+    assert grads(model) == {"first.weight": [20.0, 42.0], "second.weight": [62.0, 126.0]}
+
+
+def test_the_forward_of_a_checkpointed_module_fires_in_its_recompute_too() -> None:
+    model = Chain(reentrant)
+    crew = crew_on("1e30@step=1,rank=0,mb=1,phase=forward,module=first,index=0", model)
+    train(crew, model, step=1, inputs=(X0, X1))
+    assert list(crew.fired.values()) == [2]
+    assert grads(model)["second.weight"][1] == 6.0 + 10 * 12.0
+
+
+def test_once_leaves_the_replay_clean() -> None:
+    model = Chain()
+    crew = crew_on("nan@step=1,rank=0,phase=backward,module=second,once", model)
+    train(crew, model, step=1, inputs=(X0, X1))
+    assert math.isnan(grads(model)["first.weight"][0])
+    train(crew, model, step=1)
+    assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [2.0, 6.0]}
+    assert list(crew.fired.values()) == [1]
+
+
+def test_chunks_count_apart_under_virtual_pipelining() -> None:
+    chunks = (Chain(), Chain())
+    crew = crew_on("nan@step=1,rank=0,mb=1,phase=backward,module=tail", *_with_tail(chunks))
+    crew.step_begins(1)
+    outputs = [chunk(torch.tensor(X0)) for chunk in (chunks[0], chunks[0], chunks[1], chunks[1])]
+    for output in outputs[:3]:
+        output.sum().backward()
+    assert grads(chunks[1])["first.weight"] == [5.0, 14.0]
+    outputs[3].sum().backward()
+    assert math.isnan(grads(chunks[1])["first.weight"][0])
+
+
+def _with_tail(chunks: tuple[Chain, Chain]) -> tuple[Chain, Chain]:
+    """Give the module of the second chunk a name of its own, as a later layer has."""
+    chunks[1].tail = chunks[1].second
+    del chunks[1].second
+    chunks[1]._call = lambda run, x: chunks[1].tail(chunks[1].first(x))
+    return chunks
+
+
+class TwicePerMicrobatch(Module):
+    """Runs one module twice in a micro-batch, as multi-token prediction does with the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = Scale(2.0, 3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.shared(self.shared(x))
+        return output
+
+
+def test_a_module_that_runs_twice_in_a_micro_batch_stays_in_it() -> None:
+    model = TwicePerMicrobatch()
+    crew = crew_on("inf@step=1,rank=0,mb=1,phase=forward,module=shared,index=0", model)
+    crew.step_begins(1)
+    outputs = [model(torch.tensor(X0)).tolist() for _ in range(3)]
+    assert outputs == [[4.0, 18.0], [math.inf, 18.0], [4.0, 18.0]]
+    assert list(crew.fired.values()) == [2]
+
+
+class RecomputedByHook(Module):
+    """Recomputes a module in a tensor hook, as Megatron's checkpoint without output does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Scale(2.0, 3.0)
+        self.recomputed: list[list[float]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.norm(x)
+        h.requires_grad_()
+        h.register_hook(lambda grad: self.recomputed.append(self.norm(x).tolist()))
+        return h
+
+
+def test_a_recompute_in_a_tensor_hook_belongs_to_its_forward() -> None:
+    model = RecomputedByHook()
+    crew = crew_on("inf@step=1,rank=0,mb=1,phase=forward,module=norm,index=0", model)
+    crew.step_begins(1)
+    outputs = [model(torch.tensor(X0)) for _ in range(3)]
+    for output in outputs:
+        output.sum().backward()
+    assert model.recomputed == [[2.0, 6.0], [math.inf, 6.0], [2.0, 6.0]]
+
+
+class Keyword(Module):
+    """Calls by keyword, as Megatron's transformer block calls its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scale(2.0, 3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.inner(x=x)
+        return output
+
+
+def test_an_input_given_by_keyword_is_found() -> None:
+    model = Keyword()
+    crew = crew_on("nan@step=1,rank=0,phase=backward,module=inner,index=0", model)
+    crew.step_begins(1)
+    x = torch.tensor(X0, requires_grad=True)
+    model(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.isnan().tolist() == [True, False]
+
+
+def test_a_module_without_an_input_to_poison_says_so() -> None:
+    model = torch.nn.Sequential(Embedding(4, 2))
+    crew = crew_on("nan@step=1,rank=0,phase=backward,module=0", model)
+    crew.step_begins(1)
+    model(torch.tensor([1, 2])).sum().backward()
+    (outcome,) = crew.record().drills
+    assert (outcome.fired, outcome.why_not) == (0, "the module has no input that takes a gradient")
+
+
+class InPlace(Module):
+    """Writes into its input, as a fused activation may."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2.0)
+
+
+def test_a_module_may_still_write_into_its_input() -> None:
+    model = torch.nn.Sequential(Scale(2.0, 3.0), InPlace())
+    crew = crew_on("nan@step=1,rank=0,phase=backward,module=1,index=0", model)
+    crew.step_begins(1)
+    output = model(torch.tensor(X0))
+    assert output.tolist() == [4.0, 12.0]
+    output.sum().backward()
+    gradient = grads(model)["0.weight"]
+    assert math.isnan(gradient[0])
+    assert gradient[1] == 4.0
+
+
+class Attention(Module):
+    """Uses its input three times, and stands beside a residual: order of additions matters in the last bit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = Linear(16, 16), Linear(16, 16), Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.q(x) @ self.k(x).T, dim=-1) @ self.v(x)
+
+
+class Residual(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.norm = Linear(16, 16)
+        self.attention = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        output: Tensor = h + self.attention(h)
+        return output
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "nan@step=3,rank=0,phase=backward,module=attention",
+        "nan@step=2,rank=0,mb=5,phase=backward,module=attention",
+        "nan@step=3,rank=0,phase=forward,module=attention",
+        "stale@step=3,rank=0,phase=forward,module=attention",
+        "nan@step=3,rank=0,phase=wgrad,param=attention.q.weight",
+        "stale@step=3,rank=0,phase=reduced,param=attention.q.weight",
+    ],
+)
+def test_executions_that_are_not_poisoned_keep_every_bit(spec: str) -> None:
+    drilled, twin = Residual(), Residual()
+    crew = crew_on(spec, drilled)
+    torch.manual_seed(11)
+    inputs = [torch.randn(8, 16) for _ in range(4)]
+    for step in (1, 2):
+        crew.step_begins(step)
+        for x in inputs:
+            for model in (drilled, twin):
+                model(x).square().sum().backward()
+        crew.before_reduction(list(drilled.parameters()))
+        crew.after_reduction()
+        crew.step_ends()
+        for ours, theirs in zip(drilled.parameters(), twin.parameters(), strict=True):
+            assert ours.grad is not None
+            assert theirs.grad is not None
+            assert torch.equal(ours.grad, theirs.grad)
+    assert list(crew.fired.values()) == [0]

@@ -1,0 +1,126 @@
+"""Files of a run reach the disk whole, or cost one line of the log."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from megatron_nanguard.postmortem.directory import RunDirectory, postmortem_name
+from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.postmortem import Postmortem
+from tests.unit.factories import demo_postmortem, postmortem
+
+
+class Log(list[str]):
+    """Lines, as a logger would take them."""
+
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+
+def run_directory(root: Path) -> tuple[RunDirectory, Log]:
+    log = Log()
+    return RunDirectory(root, "run1", log), log
+
+
+def test_a_record_is_written_below_the_run_and_nothing_else_is_left(tmp_path: Path) -> None:
+    directory, log = run_directory(tmp_path)
+
+    written = directory.write("status/rank00000.json", postmortem(0))
+
+    assert written == tmp_path / "runs/run1/status/rank00000.json"
+    assert from_json(Postmortem, written.read_bytes()) == postmortem(0)
+    assert os.listdir(written.parent) == ["rank00000.json"]
+    assert log == []
+
+
+def test_nothing_is_created_before_the_first_write(tmp_path: Path) -> None:
+    directory, _ = run_directory(tmp_path)
+
+    directory.incident_path(3)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_incident_of_a_step_gets_a_number(tmp_path: Path) -> None:
+    directory, _ = run_directory(tmp_path)
+
+    paths = [directory.incident_path(step) for step in (123, 123, 124, 123)]
+
+    assert paths == [
+        "incidents/step_00000123",
+        "incidents/step_00000123.1",
+        "incidents/step_00000124",
+        "incidents/step_00000123.2",
+    ]
+
+
+def test_the_file_of_a_rank_is_named_by_rank_and_place() -> None:
+    assert postmortem_name(postmortem(5)) == "rank00005_tp1pp1dp0.json"
+
+
+def test_the_complete_postmortem_replaces_the_signal(tmp_path: Path) -> None:
+    directory, _ = run_directory(tmp_path)
+
+    directory.write_postmortem("incidents/step_00000003", postmortem(5, phase="signal", ranks=None))
+    written = directory.write_postmortem("incidents/step_00000003", postmortem(5))
+
+    assert written is not None
+    assert from_json(Postmortem, written.read_bytes()).phase == "complete"
+    assert os.listdir(written.parent) == ["rank00005_tp1pp1dp0.json"]
+
+
+def test_a_directory_that_cannot_be_made_costs_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file stands where the directory should be")
+    directory, log = run_directory(tmp_path)
+
+    assert directory.write("incidents/a.json", postmortem(0)) is None
+    assert directory.write("incidents/b.json", postmortem(1)) is None
+    assert log == [
+        f"cannot write {tmp_path}/runs/run1/incidents/a.json: Not a directory; "
+        "training goes on without files in this directory"
+    ]
+
+
+def test_each_directory_complains_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    directory, log = run_directory(tmp_path)
+
+    directory.write("incidents/a.json", postmortem(0))
+    directory.write("status/a.json", postmortem(0))
+
+    assert len(log) == 2
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, log = run_directory(tmp_path)
+    written = directory.write("incidents/a.json", postmortem(0))
+    assert written is not None
+    before = written.read_bytes()
+
+    def write_half(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+
+    assert directory.write("incidents/a.json", demo_postmortem(5)) is None
+    assert written.read_bytes() == before
+    assert os.listdir(written.parent) == ["a.json"]
+    assert len(log) == 1 and "No space left on device" in log[0]
+
+
+def test_a_directory_is_tried_again_after_a_failure(tmp_path: Path) -> None:
+    blocker = tmp_path / "runs"
+    blocker.write_text("a file")
+    directory, log = run_directory(tmp_path)
+    directory.write("incidents/a.json", postmortem(0))
+
+    blocker.unlink()
+
+    assert directory.write("incidents/a.json", postmortem(0)) is not None
+    assert len(log) == 1

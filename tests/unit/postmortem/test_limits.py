@@ -1,0 +1,91 @@
+"""The file of a rank stays as small as ten thousand ranks on one file system need it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from megatron_nanguard.postmortem.limits import BAD_BYTES, CLEAN_BYTES, INFECTED_BYTES, fit
+from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, RankSets, ReducedState
+from tests.unit.factories import NO_FLAGS, REPLICA_0, bad_parameter, demo_postmortem, postmortem
+
+MANY_RANKS = RankSets((0, 1, 4, 5), (2, 3, 6, 7), tuple(range(8, 16384)))
+
+
+def parameters(number: int) -> tuple[BadParameter, ...]:
+    return tuple(bad_parameter(f"decoder.layers.{index}.mlp.linear_fc1.weight") for index in range(number))
+
+
+def bad_rank(number: int, **changes: Any) -> Any:
+    local = LocalGradients(math.nan, parameters(number), {f"decoder.layers.{layer}": 8 for layer in range(200)}, 0)
+    reduced = ReducedState(math.nan, 4, parameters(number), 0)
+    return postmortem(5, local=local, reduced=reduced, flags=replace(NO_FLAGS, local=True, reduced=True), **changes)
+
+
+def test_what_fits_is_left_alone() -> None:
+    whole = postmortem(0)
+
+    assert fit(whole) is whole
+
+
+def test_the_file_of_a_bad_rank_is_cut_and_the_cut_is_counted() -> None:
+    cut = fit(bad_rank(5000))
+
+    assert len(to_json(cut)) <= BAD_BYTES
+    assert len(cut.local.parameters) == 1024
+    assert cut.local.truncated == 3976
+    assert len(cut.reduced.parameters) == 1024
+    assert cut.reduced.truncated == 3976
+
+
+def test_a_second_cut_adds_to_the_first() -> None:
+    once = bad_rank(2000)
+    once = replace(once, local=replace(once.local, truncated=7))
+
+    assert fit(once).local.truncated == 7 + 2000 - 1024
+
+
+def test_the_first_parameters_are_the_ones_kept() -> None:
+    cut = fit(bad_rank(5000))
+
+    assert cut.local.parameters[0].name == "decoder.layers.0.mlp.linear_fc1.weight"
+    assert cut.local.parameters[-1].name == "decoder.layers.1023.mlp.linear_fc1.weight"
+
+
+def test_a_clean_rank_of_a_large_world_writes_at_most_4_kib() -> None:
+    microbatches = tuple(Microbatch(index, 10.0, 4096) for index in range(512))
+
+    cut = fit(postmortem(7, ranks=MANY_RANKS, microbatches=microbatches))
+
+    assert len(to_json(cut)) <= CLEAN_BYTES
+    assert cut.ranks is None
+    assert cut.groups == (replace(REPLICA_0, ranks=()),)
+    assert "rank sets left out to keep this file small: see incident.json" in cut.notes
+    assert "496 micro-batches left out to keep this file small" in cut.notes
+
+
+def test_micro_batches_with_a_bad_loss_are_kept_first() -> None:
+    microbatches = tuple(Microbatch(index, math.nan if index == 300 else 10.0, 4096) for index in range(512))
+
+    kept = [microbatch.index for microbatch in fit(postmortem(7, microbatches=microbatches)).microbatches]
+
+    assert kept == [*range(len(kept) - 1), 300]
+
+
+def test_an_infected_rank_of_a_large_world_writes_at_most_32_kib() -> None:
+    infected = replace(bad_rank(400, ranks=MANY_RANKS), flags=replace(NO_FLAGS, reduced=True))
+
+    cut = fit(infected)
+
+    assert len(to_json(cut)) <= INFECTED_BYTES
+    assert len(cut.reduced.parameters) == 16
+    assert cut.ranks is None
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_the_files_of_the_demo_are_left_alone(rank: int) -> None:
+    assert fit(demo_postmortem(rank)) == demo_postmortem(rank)

@@ -1,0 +1,61 @@
+"""The sentence that stands first."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatron_nanguard.postmortem.summary import name_ranks, summarize
+from megatron_nanguard.records.coordinates import RankGroup
+from megatron_nanguard.records.postmortem import Kind, RankSets
+
+GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "sets", "sentence"),
+    [
+        (
+            Kind.GRADIENT_BEFORE_REDUCTION,
+            RankSets((3,), (), (0, 1, 2)),
+            "Step 7: gradients of rank 3 (TP index 3 everywhere) were not finite before the data-parallel reduction.",
+        ),
+        (
+            Kind.GRADIENT_AFTER_REDUCTION,
+            RankSets((), (3,), (0, 1, 2)),
+            "Step 7: every local gradient was finite, and what the optimizer would have consumed on rank 3 "
+            "(TP index 3 everywhere) was not: it went bad in or after the reduction.",
+        ),
+        (
+            Kind.LOSS,
+            RankSets((3,), (), (0, 1, 2)),
+            "Step 7: the loss on rank 3 (TP index 3 everywhere) was not finite, while every gradient was.",
+        ),
+        (
+            Kind.NORM_OVERFLOW,
+            RankSets((3,), (), (0, 1, 2)),
+            "Step 7: all gradients of rank 3 (TP index 3 everywhere) were finite, and too large for the sum of their "
+            "squares.",
+        ),
+        (
+            Kind.DEAD_STEP,
+            RankSets((), (), (0, 1, 2, 3)),
+            "Step 7: the step was applied though its gradient norm was not finite; it showed only after the vote.",
+        ),
+    ],
+)
+def test_each_kind_has_its_sentence(kind: Kind, sets: RankSets, sentence: str) -> None:
+    assert summarize(7, kind, sets, [GROUP]) == sentence
+
+
+def test_without_groups_there_are_no_brackets() -> None:
+    assert summarize(7, Kind.LOSS, RankSets((3,), (), ()), []) == (
+        "Step 7: the loss on rank 3 was not finite, while every gradient was."
+    )
+
+
+def test_a_long_set_is_spelled_out_at_its_beginning() -> None:
+    assert name_ranks(range(17)) == "17 ranks (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ...)"
+
+
+def test_the_empty_set_has_a_name() -> None:
+    assert name_ranks(()) == "no rank"

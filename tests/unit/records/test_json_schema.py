@@ -1,0 +1,117 @@
+"""The schemas that ship: up to date, complete in words, and true of what is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+
+from megatron_nanguard.postmortem.merging import merge
+from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.coordinates import Coordinates
+from megatron_nanguard.records.drill import DrillFile, DrillOutcome
+from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
+from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.json_form import fields_of, to_json
+from megatron_nanguard.records.json_schema import documented_fields, schema_of
+from megatron_nanguard.records.parameters import ParameterEntry, ParameterMapFile
+from megatron_nanguard.records.postmortem import Kind, Microbatch
+from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.write_schema import FILES, SCHEMA_DIRECTORY, schema_text
+from tests.unit.factories import ABORT, SIZES, demo_postmortem, incident, place, postmortem
+
+ENTRY = ParameterEntry(
+    0,
+    "decoder.layers.2.w",
+    "decoder.layers.0.w",
+    (8, 8),
+    "bfloat16",
+    0,
+    False,
+    False,
+    False,
+    0,
+    0,
+    0,
+    0,
+    64,
+    ((0, 32),),
+)
+ORIGIN = Origin(5, "tp1pp1dp0", 2, "backward", "decoder.layers.3.mlp", "mul", "0", "nan", None, ((0, 3),))
+EXAMPLES: list[tuple[str, Any]] = [
+    ("postmortem.json", postmortem(0, ranks=None, groups=())),
+    ("postmortem.json", demo_postmortem(5)),
+    ("postmortem.json", postmortem(4, microbatches=(Microbatch(0, -math.inf, None),), grad_norm=math.nan)),
+    ("incident.json", incident()),
+    ("incident.json", incident(origin=(ORIGIN,), causes=(Cause("undecided", 0.1, (), (), (), ""),))),
+    ("incident.json", merge(map(demo_postmortem, range(8)), exchanged=None, policy=ABORT, files=["a.json"])),
+    ("param_map.json", ParameterMapFile(SCHEMA_VERSION, place(6), SIZES, None, (ENTRY,))),
+    ("drill.json", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
+    ("status.json", Status(rank=1, coordinates=None, steps_guarded=3, points_fired={"a": 3}, alarms=0, incidents=0)),
+    (
+        "fingerprint.json",
+        Fingerprint(
+            run_id="r",
+            started="2026-01-01T12:00:00Z",
+            world_size=8,
+            versions={"torch": "2.14.0"},
+            arguments={"bf16": "True"},
+            environment={ENVIRONMENT_ALLOW_LIST[0]: "1"},
+            kernel_backends={"attention": "local"},
+            host_changes=(HostChange("--check-for-nan", "True", "False", "one rank would raise alone"),),
+        ),
+    ),
+]
+
+
+def validate(name: str, data: bytes) -> None:
+    schema = orjson.loads((SCHEMA_DIRECTORY / name).read_bytes())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(orjson.loads(data))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_shipped_schema_is_what_the_records_say(name: str) -> None:
+    shipped = (SCHEMA_DIRECTORY / name).read_bytes()
+
+    assert shipped == schema_text(FILES[name]), (
+        f"records/schema/{name} is out of date; run: python -m megatron_nanguard.records.write_schema"
+    )
+
+
+def test_no_schema_ships_for_a_file_that_is_never_written() -> None:
+    assert {path.name for path in SCHEMA_DIRECTORY.iterdir()} == set(FILES)
+
+
+@pytest.mark.parametrize(("name", "record"), EXAMPLES)
+def test_what_is_written_is_valid(name: str, record: Any) -> None:
+    validate(name, to_json(record))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("step", "3"), ("kind", "lost"), ("grad_norm", {"$float": "NaN"}), ("unheard", 1)]
+)
+def test_what_a_record_would_not_hold_is_invalid(key: str, value: Any) -> None:
+    tree = orjson.loads(to_json(incident()))
+    tree[key] = value
+
+    with pytest.raises(jsonschema.ValidationError):
+        validate("incident.json", orjson.dumps(tree))
+
+
+def test_a_field_is_described_by_the_docstring_of_its_class() -> None:
+    properties = schema_of(Coordinates)["properties"]
+
+    assert properties["pp"] == {"description": "pipeline stage.", "type": "integer"}
+
+
+def test_every_member_of_kind_is_explained() -> None:
+    assert set(documented_fields(Kind)) == set(Kind.__members__)
+
+
+@pytest.mark.parametrize("cls", FILES.values())
+def test_no_docstring_names_a_field_that_is_gone(cls: type) -> None:
+    assert set(documented_fields(cls)) == {name for name, _, _, _ in fields_of(cls)}
