@@ -22,8 +22,9 @@ from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.errors import DrillError, SettingsError
 from megatron_nanguard.incident import Alarm, Setting, Subject
 from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.megatron_api.dispatch import is_dispatched
 from megatron_nanguard.patch_points import ESSENTIAL
-from megatron_nanguard.patching import Engine, Shield
+from megatron_nanguard.patching import KNOWN, Engine, Shield, line_of
 from megatron_nanguard.policy import abort, deciding, skip
 from megatron_nanguard.policy.scaler import Judgement
 from megatron_nanguard.records.incident import PolicyOutcome
@@ -64,13 +65,15 @@ class Guard:
         self._host_checks = host.HostChecks()
         self._depth = 0
         self._verdict = PASS
+        self._policy = "abort"
         self._notes: list[str] = []
         atexit.register(self._at_exit)
 
     @staticmethod
     def release() -> tuple[int, int] | None:
         """Release line of the Megatron that is imported."""
-        return host.release()
+        version = host.core_version()
+        return None if version is None else line_of(version)
 
     # ---------------------------------------------------------------- on and off
 
@@ -165,12 +168,34 @@ class Guard:
             return
         agreement = self._meeting.agree(settings, [*self.engine.declined])
         self._speaks = self._meeting.rank == agreement.speaker
+        self._tell_of_host()
         if not agreement.go:
             self._run_unguarded(agreement.reason)
+            return
+        missing = [self.engine.declined[group] for group in ESSENTIAL if group in self.engine.declined]
+        if missing:
+            self._run_unguarded("; ".join(missing))
             return
         with self.shield("start"):
             self._start(settings, agreement.run_id)
         self.active = True
+
+    def _tell_of_host(self) -> None:
+        """A Megatron we do not know, and what is lost where a function is not as we know it. Alike on all ranks."""
+        assert self.settings is not None
+        release = self.release()
+        problems = [f"{reason} (patch group {group!r})" for group, reason in self.engine.declined.items()]
+        if release is not None and not KNOWN[0] <= release <= KNOWN[1]:
+            problems.append(
+                f"Megatron core {host.core_version()} is outside of 0.8 to 0.19, which this version knows; "
+                "functions that look as expected are wrapped, nanguard doctor lists them"
+            )
+        for problem in problems:
+            self._notes.append(problem)
+            if self._speaks:
+                log.warning(problem)
+        if problems and self.settings.strict:
+            sys.exit(f"nanguard: --nanguard-strict: {'; '.join(problems)}")
 
     def _run_unguarded(self, reason: str) -> None:
         """Say it once, from one rank; with --nanguard-strict leave instead."""
@@ -185,13 +210,18 @@ class Guard:
     def _start(self, settings: Settings, run_id: str) -> None:
         assert self._meeting is not None
         self._run = Run(settings, run_id, self._meeting.rank)
+        self._policy = settings.on_nonfinite
+        if self._policy == "skip" and not host.trainer_tolerates_skips():
+            self._policy = "abort"
+            if self._speaks:
+                log.warning("this trainer takes a skipped step for a fatal error: policy abort instead of skip")
         if settings.drill:
             self._drilling = Drilling(settings.drill, self._meeting.rank, dist.get_world_size())
         if self._speaks:
             log.info(
                 "guards %d ranks, policy %s, files in %s",
                 len(self._meeting.ranks),
-                settings.on_nonfinite,
+                self._policy,
                 self._run.directory.path,
             )
             if self._drilling:
@@ -231,10 +261,11 @@ class Guard:
             log.warning(SATURATION_WARNING)
 
     def _plant(self, subject: Subject) -> None:
-        if self._drilling is None:
+        if self._drilling is None or self._meeting is None:
             return
+        counters = self._meeting.store("drill")
         try:
-            self._crews[id(subject)] = self._drilling.attach(subject.chunks, subject.names)
+            self._crews[id(subject)] = self._drilling.attach(subject.chunks, subject.names, counters)
         except DrillError as error:
             log.error("%s", error)
             raise SystemExit(2) from None
@@ -260,7 +291,7 @@ class Guard:
             return
         with self.shield("before the reduction"):
             for subject in self._subjects:
-                if subject.holds(group):
+                if subject.holds(group) and not is_dispatched(group):
                     if id(subject) in self._crews:
                         before_reduction(self._crews[id(subject)], group)
                     subject.before.look(group, force_all_reduce)
@@ -353,7 +384,7 @@ class Guard:
     def _incident(self, subject: Subject, alarm: Alarm, voters: Voters) -> PolicyOutcome:
         assert self._meeting is not None and self.settings is not None and self._run is not None
         self.counts["incidents"] += 1
-        policy = self.settings.on_nonfinite
+        policy = self._policy
         watchdog = Watchdog(self._meeting.store("incident"), self._meeting.rank, len(voters.ranks))
         setting = Setting(
             voters=voters,
@@ -403,7 +434,7 @@ class Guard:
         unfired = self._drilling.unfired() if self._drilling else []
         self._write_last()
         for text in unfired:
-            log.error("the drill %r never fired on rank %s: nothing was tested", text, os.environ.get("RANK", "0"))
+            log.error("drill %s, on rank %s: nothing was tested", text, os.environ.get("RANK", "0"))
         if unfired:
             leave_now(UNFIRED_EXIT_CODE)
 
@@ -416,8 +447,3 @@ class Guard:
                     self._run.write_drill(crew.record())
             place = self._subjects[0].coordinates if self._subjects else None
             self._run.write_status(place, self.engine.fired, self.counts, tuple(self._notes))
-
-
-def missing_essentials(engine: Engine) -> list[str]:
-    """Groups without which the run would be unguarded."""
-    return [group for group in ESSENTIAL if not engine.group_is_active(group)]

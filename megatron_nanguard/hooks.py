@@ -18,7 +18,7 @@ class Hooks(Mapping[str, Any]):
     """Handlers by point name. Light until one is asked for: by then Megatron has imported torch itself."""
 
     def __init__(self) -> None:
-        self.engine = Engine(POINTS, self, lambda: self.guard.release())
+        self.engine = Engine(POINTS, self, lambda: self.release)
         self._guard: Guard | None = None
 
     @property
@@ -29,6 +29,11 @@ class Hooks(Mapping[str, Any]):
 
             self._guard = Guard(self.engine)
         return self._guard
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Release line of the Megatron that is imported."""
+        return self.guard.release()
 
     def install(self) -> None:
         """Register every patch point."""

@@ -57,6 +57,13 @@ def _path(text: str) -> str:
     return text
 
 
+def _drill(text: str) -> str:
+    """Only what cannot be one; the grammar of drills is read where drills are planted."""
+    if not text.strip():
+        raise SettingsError("an empty drill; plant one or leave the option out")
+    return text
+
+
 def _yes_or_no(text: str) -> bool:
     if text not in ("0", "1"):
         raise SettingsError(f"{text!r} is not 0 or 1")
@@ -99,9 +106,10 @@ class Settings:
     )
     drill: str | None = _option(
         None,
-        _path,
+        _drill,
         "SPEC",
-        "plant a fault to test this set-up, e.g. 'nan@step=3,rank=5,phase=backward,module=decoder.layers.3.mlp'",
+        "plant a fault to test this set-up, e.g. 'nan@step=3,rank=5,phase=backward,module=decoder.layers.3.mlp' "
+        "(a pattern with a sign needs --nanguard-drill='-inf@...')",
     )
 
     @classmethod
@@ -130,7 +138,8 @@ class Settings:
         if switched not in (None, "", "0", "1"):
             raise SettingsError(f"NANGUARD: {switched!r} is not 0 or 1")
         settings = cls(on=switched != "0" and (on or switched == "1"), **values)
-        settings.check()
+        if switched != "0":
+            settings.check()
         return settings
 
     def check(self) -> None:

@@ -7,20 +7,14 @@ import sys
 import click
 
 
-class RankList(click.ParamType[frozenset[int]]):
+def rank_list(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
     """`0,7`: rank numbers with commas between them."""
-
-    name = "ranks"
-
-    def convert(
-        self, value: str | frozenset[int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> frozenset[int]:
-        if isinstance(value, frozenset):
-            return value
-        try:
-            return frozenset(int(rank) for rank in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r}: rank numbers with commas between them expected, e.g. 0,7", param, ctx)
+    if value is None:
+        return None
+    try:
+        return frozenset(int(rank) for rank in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: rank numbers with commas between them expected, e.g. 0,7") from None
 
 
 @click.command(
@@ -34,7 +28,9 @@ class RankList(click.ParamType[frozenset[int]]):
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds after the import until the stacks of all ranks are printed and the run is ended.",
 )
-@click.option("--show", type=RankList(), help="Ranks whose output is printed, e.g. 0,7 (default: all).")
+@click.option(
+    "--show", metavar="RANKS", callback=rank_list, help="Ranks whose output is printed, e.g. 0,7 (default: all)."
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(nproc: int, timeout: float | None, show: frozenset[int] | None, script: str, args: tuple[str, ...]) -> None:

@@ -22,11 +22,13 @@ class Declaration:
         on: the guard is switched on.
         version: of this package.
         options: digest of the settings.
+        declined: patch groups that could not be applied here.
     """
 
     on: bool
     version: str
     options: str
+    declined: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ def _differences(declared: dict[int, Declaration], usual: Declaration) -> dict[s
             found.setdefault(f"has version {one.version}, the others {usual.version}", []).append(rank)
         elif one.options != usual.options:
             found.setdefault("was given other options", []).append(rank)
+        elif one.declined != usual.declined:
+            found.setdefault(f"lacks patch groups {one.declined or 'none'}", []).append(rank)
     return found
 
 

@@ -117,7 +117,9 @@ class Server:
         assert self._process.stdout is not None
         reply = self._process.stdout.readline().strip()
         if not reply:
-            raise LaunchRefused(f"the import server ended with code {self._process.wait()}; its message is on stderr")
+            code = self._process.wait()
+            self.stop()
+            raise LaunchRefused(f"the import server ended with code {code}; its message is on stderr")
         return reply
 
     def stop(self) -> None:

@@ -12,7 +12,6 @@ from megatron_nanguard.drill.forward import ForwardDrill
 from megatron_nanguard.drill.planted import Planted, Site
 from megatron_nanguard.drill.reduced import ReducedDrill
 from megatron_nanguard.drill.spec import Drill, Pattern, Phase
-from megatron_nanguard.drill.targets import is_here
 from megatron_nanguard.drill.trigger import Trigger
 from megatron_nanguard.drill.wgrad import WgradDrill
 from megatron_nanguard.errors import DrillError
@@ -36,6 +35,7 @@ class DrillCrew:
         self.drills = tuple(drill for drill in drills if drill.includes(rank))
         self.rank = rank
         self._planted: list[Planted] = []
+        self._elsewhere: dict[Drill, str] = {}
 
     @property
     def fired(self) -> dict[str, int]:
@@ -48,14 +48,16 @@ class DrillCrew:
         Raises:
             DrillError: a drill names this rank, but its target is not here, or not what its pattern needs.
         """
-        site = Site(tuple(chunks), modules, parameter_map)
-        width = head_width(site.chunks[0])
+        site = Site(tuple(chunks), modules, parameter_map, head_width(chunks[0]))
         for drill in self.drills:
-            if drill.ranks is None and not is_here(drill, site):
-                continue
-            if drill.pattern is Pattern.HEAD and width is None:
+            if drill.pattern is Pattern.HEAD and site.head_width is None:
                 raise DrillError(f"drill {drill.text!r}: the model's config names no head width (kv_channels)")
-            self._planted.append(PHASES[drill.phase](Trigger(drill, width), site))
+            try:
+                self._planted.append(PHASES[drill.phase](Trigger(drill, site.head_width), site))
+            except DrillError as error:
+                if drill.ranks is not None:
+                    raise
+                self._elsewhere[drill] = str(error)
 
     def step_begins(self, step: int) -> None:
         """To be called before the first micro-batch of a step, and again before those of a replay."""
@@ -86,15 +88,23 @@ class DrillCrew:
         """Drills that were planted on this rank and never went off: nothing was tested."""
         return [planted.trigger.drill for planted in self._planted if not planted.trigger.steps_fired]
 
+    def elsewhere(self) -> list[Drill]:
+        """Drills on all ranks whose target is not here; a typing error if they are so on every rank."""
+        return list(self._elsewhere)
+
     def record(self) -> DrillFile:
         """What became of the drills that name this rank."""
-        triggers = {planted.trigger.drill: planted.trigger for planted in self._planted}
-        return DrillFile(rank=self.rank, drills=tuple(_outcome(drill, triggers.get(drill)) for drill in self.drills))
+        planted = [_outcome(planted.trigger) for planted in self._planted]
+        missing = [
+            DrillOutcome(text=drill.text, is_planted=False, fired=0, steps=(), why_not=reason)
+            for drill, reason in self._elsewhere.items()
+        ]
+        return DrillFile(rank=self.rank, drills=(*planted, *missing))
 
 
-def _outcome(drill: Drill, trigger: Trigger | None) -> DrillOutcome:
-    if trigger is None:
-        return DrillOutcome(text=drill.text, is_planted=False, fired=0, steps=(), why_not="its target is not here")
-    steps = tuple(sorted(set(trigger.steps_fired)))
-    why_not = None if steps else trigger.why_not or "its step or micro-batch never came"
-    return DrillOutcome(text=drill.text, is_planted=True, fired=len(trigger.steps_fired), steps=steps, why_not=why_not)
+def _outcome(trigger: Trigger) -> DrillOutcome:
+    fired = trigger.steps_fired
+    why_not = None if fired else trigger.why_not or "its step or micro-batch never came"
+    return DrillOutcome(
+        text=trigger.drill.text, is_planted=True, fired=len(fired), steps=tuple(sorted(set(fired))), why_not=why_not
+    )

@@ -19,11 +19,13 @@ class Site:
         chunks: the model chunks, wrapped as Megatron trains them.
         modules: module by global name.
         parameter_map: entry by parameter, and parameters by place in a buffer.
+        head_width: elements of the last dim that belong to one attention head; None where the model has no heads.
     """
 
     chunks: Sequence[Module]
     modules: Mapping[str, Module]
     parameter_map: ParameterMap
+    head_width: int | None
 
 
 class Planted:

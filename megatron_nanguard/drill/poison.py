@@ -83,6 +83,8 @@ def positions(part: Part, drill: Drill, head_width: int | None) -> Tensor:
 
 def outside(drill: Drill, part: Part) -> str:
     """Why `positions` found nothing."""
+    if drill.index is None:
+        return f"there are no elements in [{part.start}, {part.end}) of {part.shape}"
     whose = f"[{part.start}, {part.end}) of {part.shape}, the elements there are"
     return f"{drill.pattern.value} index {drill.index} is outside {whose}"
 

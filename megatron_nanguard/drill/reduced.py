@@ -10,7 +10,6 @@ from megatron_nanguard.drill.planted import Planted, Site
 from megatron_nanguard.drill.poison import Part
 from megatron_nanguard.drill.targets import find_entries
 from megatron_nanguard.drill.trigger import Trigger
-from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.buffers import reduced_pieces
 
 
@@ -20,11 +19,7 @@ class ReducedDrill(Planted):
     def __init__(self, trigger: Trigger, site: Site) -> None:
         super().__init__(trigger)
         self._site = site
-        if not any(entry.shards for entry in find_entries(trigger.drill, site)):
-            raise DrillError(
-                f"drill {trigger.drill.text!r}: the optimizer of this rank owns no part of {trigger.drill.target}; "
-                "the rank that does has shards for it in its param_map file"
-            )
+        find_entries(trigger.drill, site)
 
     def after_reduction(self) -> None:
         trigger = self.trigger

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection
 
 from torch.nn import Module
 
 from megatron_nanguard.drill.planted import Site
 from megatron_nanguard.drill.poison import Part, outside, positions
-from megatron_nanguard.drill.spec import Drill, Pattern, Phase
+from megatron_nanguard.drill.spec import Drill, Phase
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.records.parameters import ParameterEntry
 
@@ -44,10 +45,17 @@ def find_entries(drill: Drill, site: Site) -> list[ParameterEntry]:
     return entries
 
 
-def is_here(drill: Drill, site: Site) -> bool:
-    """Whether this rank holds the target: a drill on all ranks passes over stages and shards that do not."""
-    if drill.phase.target_key == "module":
-        return drill.target in site.modules
-    entries = [entry for entry in site.parameter_map.entries if entry.name == drill.target]
-    parts = [part for entry in entries for part in _parts(drill, entry)]
-    return any(positions(part, drill, site.head_width).numel() for part in parts)
+def _parts(drill: Drill, entry: ParameterEntry) -> list[Part]:
+    """Which elements of the parameter the phase can reach on this rank."""
+    if drill.phase is Phase.REDUCED:
+        return [Part(entry.shape, start, end) for start, end in entry.shards]
+    return [Part(entry.shape, 0, math.prod(entry.shape))]
+
+
+def _check_name(drill: Drill, names: Collection[str]) -> None:
+    if drill.target in names:
+        return
+    near = difflib.get_close_matches(drill.target, names, n=3, cutoff=0.5) or sorted(names)[:3]
+    raise DrillError(
+        f"drill {drill.text!r}: this rank has no {drill.phase.target_key} {drill.target!r}; near it: {', '.join(near)}"
+    )

@@ -129,11 +129,11 @@ def _files(
     all_done(True, setting.voters, subject.torch_device)
     if subject.coordinates.rank == setting.voters.ranks[0]:
         with setting.shield("incident, merging"):
-            merged, path = merge_files(setting.run, incident, outcome, decided)
-            _tell(merged.summary, path, decided)
+            summary, path = merge_files(setting.run, incident, subject.step, outcome, decided)
+            _tell(summary, path, decided)
     all_done(True, setting.voters, subject.torch_device)
 
 
 def _tell(summary: str, path: Path | None, decided: PolicyOutcome) -> None:
-    where = f"; see: nanguard report {path.parent}" if path else ""
+    where = f" See: nanguard report {path.parent}" if path else ""
     log.error("non-finite gradient or loss. %s %s%s", summary, decided.words, where)

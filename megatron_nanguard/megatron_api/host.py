@@ -11,23 +11,19 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.patching.point import line_of
 from megatron_nanguard.records.fingerprint import HostChange
 
-SUPPORTED = ((0, 8), (0, 19))
 PACKAGES = ("torch", "megatron-core", "megatron-nanguard", "numpy", "torch-npu", "transformer-engine", "apex")
 NAN_CHECKS = (torch.isnan, torch.isinf)
 """What ``validate_result`` is handed as ``rejection_func`` by losses and buckets."""
 
 
-def release() -> tuple[int, int] | None:
-    """Release line of the Megatron core that is imported, such as (0, 19); None when it does not say.
+def core_version() -> str | None:
+    """Version of the Megatron core that is imported, such as 0.19.2; None when it does not say.
 
     Source: megatron/core/package_info.py
     """
-    info = sys.modules.get("megatron.core.package_info")
-    version = getattr(info, "__version__", None)
-    return None if version is None else line_of(version)
+    return getattr(sys.modules.get("megatron.core.package_info"), "__version__", None)
 
 
 def versions() -> dict[str, str]:
@@ -38,9 +34,8 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    info = sys.modules.get("megatron.core.package_info")
-    if info is not None:
-        found["megatron-core"] = str(info.__version__)
+    if core_version() is not None:
+        found["megatron-core"] = str(core_version())
     found["python"] = sys.version.split()[0]
     return found
 
@@ -82,13 +77,13 @@ class HostChecks:
         self._switched: list[_Switched] = []
 
     def switch_off(self, chunks: Sequence[Any]) -> None:
-        """Switch off the bucket check of each chunk; before core 0.10 also the loss check of the pretrain scripts.
+        """Switch off the bucket check of each chunk; without a rerun machine also the loss check of the scripts.
 
         Source: megatron/core/distributed/param_and_grad_buffer.py, start_grad_sync
         """
         for chunk in chunks:
             self._set(getattr(chunk, "ddp_config", None), "check_for_nan_in_grad")
-        if (release() or SUPPORTED[1]) < (0, 10):
+        if "megatron.core.rerun_state_machine" not in sys.modules:
             self._set(arguments(), "check_for_nan_in_loss_and_grad")
 
     def restore(self) -> None:

@@ -27,10 +27,7 @@ POINT = PatchPoint(
         Target(
             "megatron.core.optimizer:_get_param_groups",
             parameters=("model_chunks",),
-            copies=(
-                "megatron.core.optimizer.muon:_get_param_groups",
-                "megatron.core.optimizer.emerging_optimizers:_get_param_groups",
-            ),
+            copies=("megatron.core.optimizer.muon:_get_param_groups",),
         ),
     ),
     why="serves trainers that bound the optimizer factory before us; the method of the same name is another function",

@@ -45,6 +45,7 @@ class Engine:
     ) -> None:
         self.points = tuple(points)
         self.fired: Counter[str] = Counter()
+        """Calls by target."""
         self.declined: dict[str, str] = {}
         """Group -> why it was withdrawn."""
         self.on = False
@@ -124,7 +125,7 @@ class Engine:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.on:
                 return original(*args, **kwargs)
-            self.fired[point.name] += 1
+            self.fired[target.path] += 1
             if is_method:
                 instance, rest = args[0], args[1:]
                 return wrapper(functools.partial(original, instance), instance, rest, kwargs)
@@ -136,7 +137,7 @@ class Engine:
     def _decline(self, group: str, reason: str) -> None:
         self.declined[group] = reason
         self._withdraw([applied for applied in self._applied if applied.point.group == group])
-        log.warning("patch group %r is not applied: %s", group, reason)
+        log.debug("patch group %r is not applied: %s", group, reason)
 
     def _withdraw(self, chosen: list[Applied]) -> list[Applied]:
         kept = []

@@ -10,6 +10,9 @@ from typing import Any
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], Mapping[str, Any]], Any]
 """(wrapped, instance, args, kwargs) -> result; instance is None for a module function, wrapped is bound."""
 
+KNOWN = ((0, 8), (0, 19))
+"""First and last release line of the host that the table was checked against."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -39,8 +42,9 @@ class Target:
         return self.path.partition(":")[2]
 
     def covers(self, release: tuple[int, int]) -> bool:
-        """Whether the release line (major, minor) is meant to have this function."""
-        return line_of(self.since) <= release <= line_of(self.until)
+        """Whether the release line (major, minor) is meant to have this function; others count as the nearest known."""
+        nearest = min(max(release, KNOWN[0]), KNOWN[1])
+        return line_of(self.since) <= nearest <= line_of(self.until)
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,18 @@ def summarize(step: int, kind: Kind, ranks: RankSets, groups: Sequence[RankGroup
         groups: the failing set in words.
     """
     accused = ranks.bad_after_only if kind is Kind.GRADIENT_AFTER_REDUCTION else ranks.bad_before
-    who = name_ranks(accused)
-    if groups:
-        who += f" ({'; '.join(group.words for group in groups)})"
+    who = _with_words(name_ranks(accused), "; ".join(group.words for group in groups))
     sentence = f"Step {step}: {WHAT[kind].format(who=who)}."
     if ranks.bad_before and ranks.bad_after_only:
         sentence += f" {name_ranks(ranks.bad_after_only).capitalize()} went bad through communication alone."
     return sentence
+
+
+def _with_words(ranks: str, words: str) -> str:
+    """"ranks 0, 1, that is TP index 0 everywhere,"; the words of a single rank begin with its number already."""
+    if not words or words.startswith(ranks):
+        return words or ranks
+    return f"{ranks}, that is {words},"
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

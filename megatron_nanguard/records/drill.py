@@ -1,4 +1,4 @@
-"""What became of the planted faults: the content of `drill.json`, which no diagnosis reads."""
+"""What became of the planted faults: the content of `drill/rank00005.json`, which no diagnosis reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DrillFile:
 
     Attributes:
         rank: global rank.
-        drills: in the order of the specification.
+        drills: those planted on the rank, then those on all ranks whose target it does not hold.
         schema_version: form of this file.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatron_nanguard.megatron_api import buffers, dispatch
+from megatron_nanguard.megatron_api import buffers
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,6 @@ class BeforeReduction:
 
         Sync: none; a constant number of kernels per bucket.
         """
-        if dispatch.is_dispatched(group):
-            return
         self.forced_all_reduce |= force_all_reduce
         for bucket in buffers.buckets(group):
             if id(bucket) not in self._buckets:

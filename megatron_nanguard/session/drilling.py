@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from megatron_nanguard.coordination.store import Store
 from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.drill.grammar import parse
 from megatron_nanguard.drill.spec import check_ranks
+from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api import buffers, host
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
@@ -27,17 +29,23 @@ class Drilling:
         self._spec = spec
         self._drills = parse(spec)
         check_ranks(self._drills, world_size)
-        self._rank = rank
+        self._rank, self._world_size = rank, world_size
         self.crews: list[DrillCrew] = []
 
-    def attach(self, chunks: Sequence[Any], names: ParameterMap) -> DrillCrew:
+    def attach(self, chunks: Sequence[Any], names: ParameterMap, counters: Store) -> DrillCrew:
         """Plant this rank's drills in a model.
 
         Raises:
-            DrillError: a drill names this rank, and its target is not here.
+            DrillError: a drill names this rank, and its target is not here; or it names all ranks, and this is the
+                last one to find that out.
         """
         crew = DrillCrew(self._drills, self._rank)
         crew.attach(chunks, name_modules(chunks), names)
+        for drill in crew.elsewhere():
+            if int(counters.add(drill.text, 1)) == self._world_size:
+                raise DrillError(
+                    f"drill {drill.text!r}: no rank has its target; names are global, see param_map_*.json"
+                )
         self.crews.append(crew)
         return crew
 
@@ -56,8 +64,9 @@ class Drilling:
             log.warning("cannot mark the checkpoints in %s as a drill's: %s", directory, error)
 
     def unfired(self) -> list[str]:
-        """Drills of this rank that never went off, as the user wrote them."""
-        return [drill.text for crew in self.crews for drill in crew.unfired()]
+        """Drills of this rank that never went off, as the user wrote them, and why."""
+        outcomes = [outcome for crew in self.crews for outcome in crew.record().drills]
+        return [f"{one.text!r} never fired ({one.why_not})" for one in outcomes if one.is_planted and not one.fired]
 
 
 def before_reduction(crew: DrillCrew, group: Any) -> None:

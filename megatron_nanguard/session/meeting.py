@@ -35,9 +35,9 @@ class Meeting:
             settings: equal on all ranks, or nobody starts.
             declined: patch groups that are missing here; a rank that misses others cannot take part alike.
         """
-        options = "+".join([settings.digest(), *sorted(declined)])
+        mine = Declaration(True, __version__, settings.digest(), ", ".join(sorted(declined)))
         run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
-        return self._handshake().agree(Declaration(True, __version__, options), run_id, settings.deadline)
+        return self._handshake().agree(mine, run_id, settings.deadline)
 
     def electorate(self) -> Electorate:
         """The voters of the next optimizer that this rank builds, with this rank registered."""

@@ -1,4 +1,4 @@
-"""Script of `test_names.py`: build the model, reduce known gradients once, write what each rank is told. Trains nothing.
+"""Script of `test_names.py`: build the model, reduce known gradients once, write what each rank is told; no training.
 
 Before the reduction every gradient element of rank r is r + 1, so a value tells whose gradients went into it.
 """
@@ -30,7 +30,8 @@ def dump_instead_of_training(_: Any, chunks: Sequence[Any], optimizer: Any, *arg
     parameters = ParameterMap(chunks, sizes)
     for chunk in chunks:
         for buffer in grad_buffers(chunk):
-            buffer.grad_data.fill_(coordinates.rank + 1)
+            for gradients in (buffer.grad_data, *buffer.extra_main_grads):
+                gradients.fill_(coordinates.rank + 1)
     finalize_model_grads(chunks)
     file_name, file = map_file(parameters, coordinates, sizes)
     told = {

@@ -62,15 +62,24 @@ def gathered(key: Tensor, value: Tensor, mask: Tensor | None, group: Any) -> tup
         key [s, b, heads, d], value (same), mask [b or 1, 1, s / cp, s].
     Collective: the context-parallel group.
     """
-    from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-
     positions = zigzag_positions(key.size(0) * group.size(), group.size())
     order = torch.argsort(positions.flatten())
     if group.size() > 1:
-        key, value = (gather_from_sequence_parallel_region(x.contiguous(), group=group)[order] for x in (key, value))
+        key, value = _whole(key, group)[order], _whole(value, group)[order]
     if mask is None:
         mask = (torch.arange(order.numel())[None, :] > positions[group.rank()][:, None])[None, None]
     return key, value, mask
+
+
+def _whole(part: Tensor, group: Any) -> Tensor:
+    """All ranks' parts one after the other; the gradient comes back summed over the ranks.
+
+    Collective: the context-parallel group, forward and backward.
+    """
+    from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+
+    whole: Tensor = gather_from_sequence_parallel_region(part.contiguous(), group=group)
+    return whole
 
 
 def _building(original: Callable[..., Any]) -> Callable[..., Any]:

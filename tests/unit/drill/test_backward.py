@@ -75,14 +75,6 @@ def test_stale_repeats_the_gradient_of_the_micro_batch_before(call: Any) -> None
     assert grads(model) == {"first.weight": [20.0, 42.0], "second.weight": [62.0, 126.0]}
 
 
-def test_the_forward_of_a_checkpointed_module_fires_in_its_recompute_too() -> None:
-    model = Chain(reentrant)
-    crew = crew_on("1e30@step=1,rank=0,mb=1,phase=forward,module=first,index=0", model)
-    train(crew, model, step=1, inputs=(X0, X1))
-    assert list(crew.fired.values()) == [2]
-    assert grads(model)["second.weight"][1] == 6.0 + 10 * 12.0
-
-
 def test_once_leaves_the_replay_clean() -> None:
     model = Chain()
     crew = crew_on("nan@step=1,rank=0,phase=backward,module=second,once", model)
@@ -91,73 +83,6 @@ def test_once_leaves_the_replay_clean() -> None:
     train(crew, model, step=1)
     assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [2.0, 6.0]}
     assert list(crew.fired.values()) == [1]
-
-
-def test_chunks_count_apart_under_virtual_pipelining() -> None:
-    chunks = (Chain(), Chain())
-    crew = crew_on("nan@step=1,rank=0,mb=1,phase=backward,module=tail", *_with_tail(chunks))
-    crew.step_begins(1)
-    outputs = [chunk(torch.tensor(X0)) for chunk in (chunks[0], chunks[0], chunks[1], chunks[1])]
-    for output in outputs[:3]:
-        output.sum().backward()
-    assert grads(chunks[1])["first.weight"] == [5.0, 14.0]
-    outputs[3].sum().backward()
-    assert math.isnan(grads(chunks[1])["first.weight"][0])
-
-
-def _with_tail(chunks: tuple[Chain, Chain]) -> tuple[Chain, Chain]:
-    """Give the module of the second chunk a name of its own, as a later layer has."""
-    chunks[1].tail = chunks[1].second
-    del chunks[1].second
-    chunks[1]._call = lambda run, x: chunks[1].tail(chunks[1].first(x))
-    return chunks
-
-
-class TwicePerMicrobatch(Module):
-    """Runs one module twice in a micro-batch, as multi-token prediction does with the embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = Scale(2.0, 3.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.shared(self.shared(x))
-        return output
-
-
-def test_a_module_that_runs_twice_in_a_micro_batch_stays_in_it() -> None:
-    model = TwicePerMicrobatch()
-    crew = crew_on("inf@step=1,rank=0,mb=1,phase=forward,module=shared,index=0", model)
-    crew.step_begins(1)
-    outputs = [model(torch.tensor(X0)).tolist() for _ in range(3)]
-    assert outputs == [[4.0, 18.0], [math.inf, 18.0], [4.0, 18.0]]
-    assert list(crew.fired.values()) == [2]
-
-
-class RecomputedByHook(Module):
-    """Recomputes a module in a tensor hook, as Megatron's checkpoint without output does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = Scale(2.0, 3.0)
-        self.recomputed: list[list[float]] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            h = self.norm(x)
-        h.requires_grad_()
-        h.register_hook(lambda grad: self.recomputed.append(self.norm(x).tolist()))
-        return h
-
-
-def test_a_recompute_in_a_tensor_hook_belongs_to_its_forward() -> None:
-    model = RecomputedByHook()
-    crew = crew_on("inf@step=1,rank=0,mb=1,phase=forward,module=norm,index=0", model)
-    crew.step_begins(1)
-    outputs = [model(torch.tensor(X0)) for _ in range(3)]
-    for output in outputs:
-        output.sum().backward()
-    assert model.recomputed == [[2.0, 6.0], [math.inf, 6.0], [2.0, 6.0]]
 
 
 class Keyword(Module):

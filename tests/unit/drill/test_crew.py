@@ -39,10 +39,17 @@ def test_the_record_tells_what_became_of_each_drill() -> None:
         rank=0,
         drills=(
             DrillOutcome(text=FORWARD, is_planted=True, fired=2, steps=(2,), why_not=None),
-            DrillOutcome(text=other, is_planted=False, fired=0, steps=(), why_not="its target is not here"),
             DrillOutcome(text=late, is_planted=True, fired=0, steps=(), why_not="its step or micro-batch never came"),
+            DrillOutcome(
+                text=other,
+                is_planted=False,
+                fired=0,
+                steps=(),
+                why_not=f"drill {other!r}: this rank has no module 'decoder.layers.7'; near it: first, second",
+            ),
         ),
     )
+    assert [drill.text for drill in crew.elsewhere()] == [other]
     assert from_json(DrillFile, to_json(crew.record())) == crew.record()
 
 
@@ -78,13 +85,18 @@ def test_head_takes_its_width_from_the_models_config() -> None:
     assert model(torch.tensor([X0, X0])).isnan().tolist() == [[False, True], [False, True]]
 
 
+def test_an_index_beyond_the_parameter_is_refused_before_training() -> None:
+    with pytest.raises(DrillError, match=r"nan index 2 is outside \[0, 2\) of \(2,\), the elements there are"):
+        crew_on("nan@step=1,rank=0,phase=wgrad,param=first.weight,index=2", Chain())
+
+
 def test_an_index_beyond_the_tensor_changes_nothing_and_says_so() -> None:
     model = Chain()
     crew = crew_on("nan@step=1,rank=0,phase=forward,module=first,index=2", model)
     crew.step_begins(1)
     assert model(torch.tensor(X0)).tolist() == [10.0, 42.0]
     (outcome,) = crew.record().drills
-    assert outcome.why_not == "step 1: index 2 is outside elements [0, 2) of (2,)"
+    assert outcome.why_not == "step 1: nan index 2 is outside [0, 2) of (2,), the elements there are"
 
 
 def test_several_drills_on_different_steps_fire_each_in_its_own() -> None:
@@ -97,3 +109,12 @@ def test_several_drills_on_different_steps_fire_each_in_its_own() -> None:
         assert model.first.weight.grad is not None
         seen.append(model.first.weight.grad.isnan().tolist())
     assert seen == [[True, False], [False, True], [False, False]]
+
+
+def test_an_empty_tensor_has_nothing_to_poison() -> None:
+    model = Chain()
+    crew = crew_on("nan@step=1,rank=0,phase=forward,module=first", model)
+    crew.step_begins(1)
+    model(torch.zeros(0, 2))
+    (outcome,) = crew.record().drills
+    assert outcome.why_not == "step 1: there are no elements in [0, 0) of (0, 2)"

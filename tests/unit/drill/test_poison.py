@@ -53,6 +53,11 @@ def test_places_in_a_shard_are_those_of_the_parameter_that_it_holds(
     assert positions(shard, drill(pattern, index), head_width=2).tolist() == expected
 
 
+def test_a_head_with_a_dim_of_its_own_is_that_one_of_the_heads() -> None:
+    whole = Part((2, 3, 2), 0, 12)
+    assert positions(whole, drill("head", 2), head_width=2).tolist() == [4, 5, 10, 11]
+
+
 @pytest.mark.parametrize(("pattern", "value"), [("inf", math.inf), ("-inf", -math.inf), ("1e30", 1e30)])
 def test_the_value_of_the_pattern_is_written_and_nothing_else_changes(pattern: str, value: float) -> None:
     tensor = torch.arange(6.0).view(2, 3)
@@ -89,7 +94,7 @@ def test_stale_brings_back_the_values_before() -> None:
     [
         ("stale", None, "there was no execution before this one"),
         ("stale", torch.zeros(3), r"the execution before had shape \(3,\), this one has \(4,\)"),
-        ("nan", None, r"index 9 is outside elements \[0, 4\) of \(4,\)"),
+        ("nan", None, r"nan index 9 is outside \[0, 4\) of \(4,\)"),
     ],
 )
 def test_what_cannot_be_written_says_why_and_leaves_the_values(

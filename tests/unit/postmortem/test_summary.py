@@ -17,7 +17,7 @@ GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
         (
             Kind.GRADIENT_BEFORE_REDUCTION,
             RankSets((3,), (), (0, 1, 2)),
-            "Step 7: gradients of rank 3 (TP index 3 everywhere) were not finite before the data-parallel reduction.",
+            "Step 7: gradients of rank 3, that is TP index 3 everywhere, were not finite before the data-parallel reduction.",
         ),
         (
             Kind.GRADIENT_AFTER_REDUCTION,
@@ -28,12 +28,12 @@ GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
         (
             Kind.LOSS,
             RankSets((3,), (), (0, 1, 2)),
-            "Step 7: the loss on rank 3 (TP index 3 everywhere) was not finite, while every gradient was.",
+            "Step 7: the loss on rank 3, that is TP index 3 everywhere, was not finite, while every gradient was.",
         ),
         (
             Kind.NORM_OVERFLOW,
             RankSets((3,), (), (0, 1, 2)),
-            "Step 7: all gradients of rank 3 (TP index 3 everywhere) were finite, and too large for the sum of their "
+            "Step 7: all gradients of rank 3, that is TP index 3 everywhere, were finite, and too large for the sum of their "
             "squares.",
         ),
         (

@@ -1,0 +1,100 @@
+"""`nanguard demo`: a tiny GPT on 8 CPU ranks, a planted NaN, and what the guard says of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.report import report_text
+
+DRILL = "nan@step=3,rank=5,mb=2,phase=backward,module=decoder.layers.3.mlp"
+NUM_RANKS = 8
+ABORTED = 65
+
+MODEL = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--tokenizer-type NullTokenizer --vocab-size 128 --make-vocab-size-divisible-by 8 --mock-data "
+    "--micro-batch-size 2 --global-batch-size 16 --train-iters 5 --eval-iters 0 --eval-interval 1000 "
+    "--lr 1e-3 --min-lr 1e-4 --lr-decay-style constant --weight-decay 0.01 --clip-grad 1.0 "
+    "--log-interval 1 --num-workers 0"
+)
+LAYOUT = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --bf16"
+CPU_KERNELS = (
+    "--transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion "
+    "--no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion"
+)
+INTERESTING = re.compile(r"\[nanguard\]|iteration +\d+/|failed first|Error|^\[cpu-run\]")
+
+
+@click.command("demo")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("nanguard-demo"), show_default=True)
+def command(directory: Path) -> int:
+    """Train a tiny GPT on 8 CPU ranks (TP2 PP2 DP2), plant a NaN in the backward pass of rank 5 and catch it.
+
+    Real Megatron on gloo, no accelerator needed; about 20 seconds. Exit code 0 when the incident came.
+    """
+    missing = [name for name in ("torch", "megatron.training") if not _is_installed(name)]
+    if missing:
+        raise click.ClickException(
+            f"the demo runs real Megatron, but {' and '.join(missing)} cannot be found; "
+            'pip install torch "megatron-core==0.19.*" (Python 3.12)'
+        )
+    click.echo(f"Training a GPT of 4 layers on {NUM_RANKS} CPU ranks; planting a fault: {DRILL}\n")
+    before = _incidents(directory)
+    code = _train(directory)
+    came = sorted(_incidents(directory) - before)
+    if code != ABORTED or not came:
+        click.echo(f"\nNo incident came (exit code {code}); the whole output is in {directory / 'demo.log'}", err=True)
+        return code or 1
+    found = load_incident(came[-1])
+    click.echo("\n" + report_text(found.incident, found.directory), nl=False)
+    return 0
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _incidents(directory: Path) -> set[Path]:
+    return set(directory.glob("runs/*/incidents/*/incident.json"))
+
+
+def _train(directory: Path) -> int:
+    """Run the ranks, show the lines that tell the story, keep all of them in a file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NANGUARD")}
+    with (directory / "demo.log").open("w") as log:
+        ranks = subprocess.Popen(
+            _command_line(directory),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**environment, "OMP_NUM_THREADS": "1"},
+        )
+        assert ranks.stdout is not None
+        for line in ranks.stdout:
+            log.write(line)
+            if INTERESTING.search(line):
+                click.echo(line, nl=False)
+        return ranks.wait()
+
+
+def _command_line(directory: Path) -> Sequence[str]:
+    from megatron_nanguard import cpurun
+
+    script = Path(cpurun.__file__).with_name("pretrain_gpt.py")
+    ranks = (sys.executable, "-m", "megatron_nanguard", "cpu-run", "--nproc", str(NUM_RANKS), "--timeout", "300")
+    guard = ("--nanguard", "--nanguard-dir", str(directory), "--nanguard-drill", DRILL)
+    return (*ranks, str(script), *MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), *guard)

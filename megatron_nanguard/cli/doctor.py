@@ -1,0 +1,82 @@
+"""`nanguard doctor`: which patch points work in this environment, and in a run how often each was called."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
+from megatron_nanguard.version import __version__
+
+if TYPE_CHECKING:
+    from megatron_nanguard.patching.survey import Finding
+
+
+@click.command("doctor")
+@click.argument("run_dir", metavar="[RUN_DIR]", required=False, type=click.Path(path_type=Path))
+def command(run_dir: Path | None) -> int:
+    """Resolve every patch point in this environment: active, not called by this release, or why not and what is lost.
+
+    With RUN_DIR, the directory of one run, also how often each was called there. Exit code 1 when a run would be
+    unguarded.
+    """
+    counts = None if run_dir is None else read_statuses(run_dir)
+    click.echo(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
+    for package in ("torch", "megatron-core", "torch-npu", "transformer-engine"):
+        click.echo(f"{package} {_version(package)}")
+    findings = _survey()
+    click.echo()
+    for finding in findings:
+        _print(finding, counts)
+    if counts is not None:
+        click.echo(f"\n{counts.num_ranks} ranks left a status file; called: times per rank, least to most")
+        for note in counts.notes:
+            click.echo(f"note: {note}")
+    broken = [finding for finding in findings if not finding.works]
+    click.echo(f"\n{_verdict(findings, broken)}")
+    return int(any(finding.essential for finding in broken))
+
+
+def _survey() -> Sequence[Finding]:
+    """Hooks of our own, so that the answer is the same with NANGUARD=0."""
+    import megatron_nanguard
+    from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.patch_points import ESSENTIAL
+    from megatron_nanguard.patching.survey import survey
+
+    megatron_nanguard.disable()
+    hooks = Hooks()
+    hooks.install()
+    try:
+        warnings.simplefilter("ignore")
+        return survey(hooks.engine, ESSENTIAL, lambda: hooks.release)
+    finally:
+        hooks.remove()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _print(finding: Finding, counts: FiredCounts | None) -> None:
+    mark = "ok " if finding.works else "NO "
+    called = "" if counts is None else f"  called {counts.words(finding.target)}"
+    click.echo(f"{mark} {finding.point:26} {finding.words}{called}")
+    click.echo(f"      {finding.target}")
+
+
+def _verdict(findings: Sequence[Finding], broken: Sequence[Finding]) -> str:
+    if any(finding.essential for finding in broken):
+        return "A run here would be UNGUARDED: a patch point of the step or of the decision is missing."
+    if broken:
+        return f"A run here is guarded; {len(broken)} of {len(findings)} targets are missing, see what is lost."
+    return "A run here is guarded: every patch point is in place."

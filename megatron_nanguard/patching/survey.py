@@ -1,0 +1,81 @@
+"""How every patch point stands in this process, for a person to read."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.point import PatchPoint, PointState, Target, line_of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One target.
+
+    Attributes:
+        essential: without its group a run is unguarded.
+        works: in place, or not needed in this release.
+        words: its state in words, with the reason and what is lost where it is not in place.
+    """
+
+    point: str
+    target: str
+    essential: bool
+    works: bool
+    words: str
+
+
+def survey(
+    engine: Engine, essential: tuple[str, ...], ask_release: Callable[[], tuple[int, int] | None]
+) -> list[Finding]:
+    """Import the module of every target and say how the target stands; the release is asked for after that."""
+    unimportable = {
+        target.module: problem
+        for point in engine.points
+        for target in point.targets
+        if (problem := _import(target.module)) is not None
+    }
+    release = ask_release()
+    return [
+        _finding(engine, point, target, point.group in essential, unimportable.get(target.module), release)
+        for point in engine.points
+        for target in point.targets
+    ]
+
+
+def _import(module: str) -> str | None:
+    """Why a module cannot be imported; None when it can."""
+    try:
+        importlib.import_module(module)
+    except (ImportError, AssertionError, RuntimeError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _finding(
+    engine: Engine,
+    point: PatchPoint,
+    target: Target,
+    essential: bool,
+    problem: str | None,
+    release: tuple[int, int] | None,
+) -> Finding:
+    state = engine.state(target)
+    works = state in (PointState.ACTIVE, PointState.ABSENT)
+    if state is PointState.ACTIVE and target.called_until and release and release > line_of(target.called_until):
+        words = "active, not called by this release"
+    elif state is PointState.ACTIVE:
+        words = "active"
+    elif state is PointState.ABSENT:
+        words = f"not in this release ({target.since} to {target.until}), not needed"
+    elif state is PointState.FOREIGN:
+        words = f"replaced by somebody after us; lost: {point.lost}"
+    elif state is PointState.DECLINED:
+        words = f"not applied: {engine.declined[point.group]}"
+    elif release is not None and not target.covers(release):
+        works, words = True, f"not in this release ({target.since} to {target.until}), not needed"
+    else:
+        words = f"its module cannot be imported ({problem}); lost: {point.lost}"
+    return Finding(point.name, target.path, essential, works, words)

@@ -1,0 +1,133 @@
+"""Script of `test_failures.py`: guarded pretraining in which rank 3 does what the variable MISBEHAVIOUR names.
+
+Each misbehaviour is one function of this file, called on that rank before the guard is switched on. When training is
+over every rank prints whether Megatron's own bucket check is on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import megatron.training.training as host
+
+import megatron_nanguard
+from megatron_nanguard.cpurun import pretrain_gpt
+
+MISBEHAVING_RANK = 3
+BAD_STEP = 2
+
+
+def nothing() -> None:
+    """Like everybody else."""
+
+
+def without_flag() -> None:
+    """The command line of this rank lacks the flag."""
+    sys.argv.remove("--nanguard")
+
+
+def other_options() -> None:
+    """The command line of this rank differs in one option."""
+    sys.argv += ["--nanguard-scaler-skips", "9"]
+
+
+def without_plugin() -> None:
+    """Nothing of the guard is imported on this rank."""
+    os.environ["NANGUARD"] = "0"
+
+
+def raise_before_the_reduction() -> None:
+    """The hook on the bucket groups raises, whenever it is called in that step."""
+    from megatron_nanguard.sentinel import BeforeReduction
+
+    BeforeReduction.look = _raising_at_bad_step(BeforeReduction.look)  # type: ignore[method-assign]
+
+
+def raise_in_names() -> None:
+    """Names and place cannot be read off the model."""
+    from megatron_nanguard.incident import Subject
+
+    Subject.learn = _raising  # type: ignore[method-assign, assignment]
+
+
+def raise_at_the_start() -> None:
+    """The first thing after the handshake raises."""
+    from megatron_nanguard import guard
+
+    guard.Run = _raising  # type: ignore[misc, assignment]
+
+
+def raise_when_the_step_opens() -> None:
+    """The schedule hook raises before the step is open."""
+    from megatron_nanguard.guard import Guard
+
+    Guard._subject_of = _raising_at_bad_step(Guard._subject_of)  # type: ignore[method-assign]
+
+
+def raise_in_the_flags() -> None:
+    """The last local work before the vote raises."""
+    from megatron_nanguard.incident import Subject
+
+    Subject.suspicions = _raising_at_bad_step(Subject.suspicions)  # type: ignore[method-assign]
+
+
+def raise_in_the_signal() -> None:
+    """The evidence of this rank cannot be collected."""
+    from megatron_nanguard.incident import evidence
+
+    evidence.collect = _raising
+
+
+def raise_in_the_exchange() -> None:
+    """An error that no shield stands around."""
+    from megatron_nanguard.incident import course
+
+    course.exchange = _raising
+
+
+def die_in_the_exchange() -> None:
+    """The rank is killed where its peers wait for it."""
+    _send_itself(signal.SIGKILL)
+
+
+def stop_in_the_exchange() -> None:
+    """The rank hangs where its peers wait for it."""
+    _send_itself(signal.SIGSTOP)
+
+
+def _send_itself(number: signal.Signals) -> None:
+    from megatron_nanguard.incident import course
+
+    course.exchange = lambda *_: os.kill(os.getpid(), number)  # type: ignore[assignment, return-value]
+
+
+def _raising(*args: Any, **kwargs: Any) -> Any:
+    raise LookupError("planted by the test")
+
+
+def _raising_at_bad_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    from megatron_nanguard.megatron_api.host import log_step
+
+    return lambda *args, **kwargs: (_raising if log_step() == BAD_STEP else function)(*args, **kwargs)
+
+
+def train_and_tell(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Megatron's training loop, and one line at its end."""
+
+    def training(forward_step: Any, chunks: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        result = train(forward_step, chunks, *args, **kwargs)
+        print("bucket check", [chunk.ddp_config.check_for_nan_in_grad for chunk in chunks])
+        return result
+
+    return training
+
+
+host.train = train_and_tell(host.train)
+if int(os.environ["RANK"]) == MISBEHAVING_RANK:
+    globals()[os.environ["MISBEHAVIOUR"]]()
+megatron_nanguard.enable()
+pretrain_gpt.main()

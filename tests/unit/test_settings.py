@@ -1,0 +1,211 @@
+"""Every option: what it takes from a flag and from the environment, who wins, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from megatron_nanguard.errors import SettingsError
+from megatron_nanguard.settings import OPTIONS, Settings, add_arguments, flag_of, from_namespace, variable_of
+
+DRILL = "nan@step=3,rank=5,phase=backward,module=decoder.layers.3.mlp"
+
+# option, text, what becomes of it
+GOOD = [
+    ("dir", "/data/run 7", "/data/run 7"),
+    ("on_nonfinite", "abort", "abort"),
+    ("on_nonfinite", "skip", "skip"),
+    ("on_nonfinite", "continue", "continue"),
+    ("max_skips", "1/1", (1, 1)),
+    ("max_skips", "3/1000", (3, 1000)),
+    ("deadline", "1", 1.0),
+    ("deadline", "2.5", 2.5),
+    ("deadline", "86400", 86400.0),
+    ("norms", "param", "param"),
+    ("norms", "bucket", "bucket"),
+    ("scaler_skips", "1", 1),
+    ("scaler_skips", "20", 20),
+    ("drill", DRILL, DRILL),
+]
+
+# option, text, the complaint after the name of the flag or variable
+BAD = [
+    ("dir", "", "an empty path; give a directory or leave the option out"),
+    ("dir", "  ", "an empty path; give a directory or leave the option out"),
+    ("on_nonfinite", "ignore", "'ignore' is not one of abort, skip, continue"),
+    ("on_nonfinite", "Skip", "'Skip' is not one of abort, skip, continue"),
+    ("max_skips", "5", "'5' is not N/M with 1 <= N <= M, for example 5/100"),
+    ("max_skips", "0/5", "'0/5' is not N/M with 1 <= N <= M, for example 5/100"),
+    ("max_skips", "6/5", "'6/5' is not N/M with 1 <= N <= M, for example 5/100"),
+    ("max_skips", "-1/5", "'-1/5' is not N/M with 1 <= N <= M, for example 5/100"),
+    ("deadline", "soon", "'soon' is not a number of seconds between 1 and 86400"),
+    ("deadline", "0.5", "'0.5' is not a number of seconds between 1 and 86400"),
+    ("deadline", "nan", "'nan' is not a number of seconds between 1 and 86400"),
+    ("deadline", "inf", "'inf' is not a number of seconds between 1 and 86400"),
+    ("norms", "all", "'all' is not one of param, bucket"),
+    ("scaler_skips", "0", "'0' is not a whole number of at least 1"),
+    ("scaler_skips", "2.0", "'2.0' is not a whole number of at least 1"),
+    ("scaler_skips", "-3", "'-3' is not a whole number of at least 1"),
+    ("scaler_skips", "", "'' is not a whole number of at least 1"),
+    ("drill", "", "an empty drill; plant one or leave the option out"),
+]
+
+
+def read(*arguments: str, **environ: str) -> Settings:
+    """Settings of a command line and an environment, through a real parser."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_arguments(parser)
+    return from_namespace(parser.parse_args(arguments), environ)
+
+
+def test_the_options_are_these_and_no_others() -> None:
+    frozen = [
+        ("--nanguard-dir", "NANGUARD_DIR", None),
+        ("--nanguard-on-nonfinite", "NANGUARD_ON_NONFINITE", "abort"),
+        ("--nanguard-max-skips", "NANGUARD_MAX_SKIPS", (5, 100)),
+        ("--nanguard-deadline", "NANGUARD_DEADLINE", 120.0),
+        ("--nanguard-strict", "NANGUARD_STRICT", False),
+        ("--nanguard-norms", "NANGUARD_NORMS", "param"),
+        ("--nanguard-scaler-skips", "NANGUARD_SCALER_SKIPS", 8),
+        ("--nanguard-drill", "NANGUARD_DRILL", None),
+    ]
+    assert [(flag_of(o.name), variable_of(o.name), o.default) for o in OPTIONS] == frozen
+
+
+def test_the_parser_has_the_switch_and_every_option_and_nothing_else() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    found = [action.option_strings for action in parser._actions]
+    assert found == [["--nanguard"], *([flag_of(option.name)] for option in OPTIONS)]
+
+
+def test_without_flag_and_variable_the_guard_is_off() -> None:
+    assert read() == Settings(
+        on=False,
+        dir=None,
+        on_nonfinite="abort",
+        max_skips=(5, 100),
+        deadline=120.0,
+        strict=False,
+        norms="param",
+        scaler_skips=8,
+        drill=None,
+    )
+
+
+@pytest.mark.parametrize(("option", "text", "value"), GOOD)
+def test_a_value_is_read_alike_from_flag_and_environment(option: str, text: str, value: Any) -> None:
+    expected = dataclasses.replace(Settings(on=True), **{option: value})
+    assert read("--nanguard", flag_of(option), text) == expected
+    assert read("--nanguard", **{variable_of(option): text}) == expected
+
+
+@pytest.mark.parametrize(("option", "text", "complaint"), BAD)
+def test_a_bad_value_names_where_it_came_from_and_what_is_allowed(option: str, text: str, complaint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read("--nanguard", f"{flag_of(option)}={text}")
+    assert str(caught.value) == f"{flag_of(option)}: {complaint}"
+    with pytest.raises(SettingsError) as caught:
+        read("--nanguard", **{variable_of(option): text})
+    assert str(caught.value) == f"{variable_of(option)}: {complaint}"
+
+
+def test_strict_is_a_flag_and_a_variable_of_0_or_1() -> None:
+    assert read("--nanguard", "--nanguard-strict").strict
+    assert read("--nanguard", NANGUARD_STRICT="1").strict
+    assert not read("--nanguard", NANGUARD_STRICT="0").strict
+    with pytest.raises(SettingsError, match=r"^NANGUARD_STRICT: 'yes' is not 0 or 1$"):
+        read("--nanguard", NANGUARD_STRICT="yes")
+
+
+def test_the_command_line_beats_the_environment() -> None:
+    seen = read("--nanguard", "--nanguard-on-nonfinite", "skip", "--nanguard-strict",
+                NANGUARD_ON_NONFINITE="continue", NANGUARD_STRICT="0", NANGUARD_NORMS="bucket")  # fmt: skip
+    assert (seen.on_nonfinite, seen.strict, seen.norms) == ("skip", True, "bucket")
+
+
+def test_a_variable_that_the_command_line_beats_is_not_judged() -> None:
+    assert read("--nanguard", "--nanguard-norms", "bucket", NANGUARD_NORMS="nonsense").norms == "bucket"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "switch", "is_on"),
+    [
+        ([], None, False),
+        ([], "", False),
+        ([], "0", False),
+        ([], "1", True),
+        (["--nanguard"], None, True),
+        (["--nanguard"], "", True),
+        (["--nanguard"], "1", True),
+        (["--nanguard"], "0", False),
+    ],
+)
+def test_nanguard_0_beats_the_flag_and_1_replaces_it(arguments: list[str], switch: str | None, is_on: bool) -> None:
+    environ = {} if switch is None else {"NANGUARD": switch}
+    assert read(*arguments, **environ).on is is_on
+
+
+def test_a_switch_that_is_neither_0_nor_1_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^NANGUARD: 'on' is not 0 or 1$"):
+        read("--nanguard", NANGUARD="on")
+
+
+def test_a_drill_under_policy_continue_is_a_contradiction() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read("--nanguard", "--nanguard-drill", DRILL, NANGUARD_ON_NONFINITE="continue")
+    assert str(caught.value) == (
+        "--nanguard-drill with --nanguard-on-nonfinite continue trains on a planted fault; use abort or skip"
+    )
+    assert read("--nanguard", "--nanguard-drill", DRILL, "--nanguard-on-nonfinite", "skip").drill == DRILL
+
+
+def test_a_drill_without_the_guard_is_a_contradiction_unless_the_guard_was_switched_off() -> None:
+    with pytest.raises(SettingsError, match=r"^--nanguard-drill needs --nanguard$"):
+        read("--nanguard-drill", DRILL)
+    assert not read("--nanguard", "--nanguard-drill", DRILL, NANGUARD="0").on
+
+
+def test_settings_errors_are_value_errors_too() -> None:
+    with pytest.raises(ValueError, match="--nanguard-norms"):
+        read("--nanguard", "--nanguard-norms", "x")
+
+
+def test_digests_are_equal_exactly_if_all_options_are() -> None:
+    base = Settings(on=True)
+    changed = [
+        dataclasses.replace(base, **{option: value})
+        for option, value in {
+            "on": False,
+            "dir": "/elsewhere",
+            "on_nonfinite": "skip",
+            "max_skips": (5, 101),
+            "deadline": 121.0,
+            "strict": True,
+            "norms": "bucket",
+            "scaler_skips": 9,
+            "drill": DRILL,
+        }.items()
+    ]
+    assert len(changed) == len(dataclasses.fields(Settings))
+    digests = {settings.digest() for settings in (base, *changed)}
+    assert len(digests) == 1 + len(changed)
+    assert base.digest() == Settings(on=True).digest()
+    assert {len(digest) for digest in digests} == {12}
+
+
+def test_parsed_options_are_texts_that_a_checkpoint_can_hold_without_us() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    namespace = parser.parse_args(["--nanguard", "--nanguard-max-skips", "3/50"])
+    assert namespace.nanguard_max_skips == "3/50"
+    assert b"megatron_nanguard" not in pickle.dumps(namespace)
+
+
+def test_a_namespace_of_a_parser_without_our_options_leaves_the_environment() -> None:
+    settings = from_namespace(argparse.Namespace(lr=1.0), {"NANGUARD": "1", "NANGUARD_SCALER_SKIPS": "3"})
+    assert settings == Settings(on=True, scaler_skips=3)
