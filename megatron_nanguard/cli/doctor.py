@@ -7,15 +7,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
+from megatron_nanguard.records.finding import Finding
 from megatron_nanguard.version import __version__
-
-if TYPE_CHECKING:
-    from megatron_nanguard.patching.survey import Finding
 
 
 @click.command("doctor")

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.patching.point import PatchPoint, PointState, Target, line_of
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One target.
-
-    Attributes:
-        essential: without its group a run is unguarded.
-        works: in place, or not needed in this release.
-        words: its state in words, with the reason and what is lost where it is not in place.
-    """
-
-    point: str
-    target: str
-    essential: bool
-    works: bool
-    words: str
+from megatron_nanguard.records.finding import Finding
 
 
 def survey(

@@ -31,26 +31,22 @@ class Counting(TorchDispatchMode):
         self.steps: list[Counter[str]] = []
         self.collectives: list[int] = []
         self._current: Counter[str] = Counter()
-        self._before = 0
+        self._before: int | None = None
         for name in ("cpu", "to", "tolist", "numpy"):
             setattr(Tensor, name, self._counted(getattr(Tensor, name), name))
 
     def step_begins(self) -> None:
-        """Forget what came before the first step; close the one before."""
-        if self._current_is_open():
+        """Close the step before; what came before the first one is forgotten."""
+        if self._before is not None:
             self.step_ends()
-        self._current = Counter({"open": 1})
+        self._current = Counter()
         self._before = _collectives_so_far()
 
     def step_ends(self) -> None:
         """Close the step that is open."""
-        del self._current["open"]
+        assert self._before is not None
         self.steps.append(self._current)
         self.collectives.append(_collectives_so_far() - self._before)
-        self._current = Counter()
-
-    def _current_is_open(self) -> bool:
-        return bool(self._current["open"])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().split(".")[0]
@@ -62,7 +58,8 @@ class Counting(TorchDispatchMode):
         """Copies to the host, which on a CPU are no operator of their own."""
 
         def counted(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            is_read = name != "to" or "cpu" in (*args, *kwargs.values())
+            # With a torch.device as target it stays open whether it is the host: cpurun's device calls itself cpu.
+            is_read = name != "to" or any(isinstance(at, str) and at == "cpu" for at in (*args, *kwargs.values()))
             if is_read and not _is_on_host(tensor):
                 self._count(f"Tensor.{name}")
             found = original(tensor, *args, **kwargs)

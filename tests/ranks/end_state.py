@@ -5,7 +5,6 @@ Environment: END_STATE_DIR, a folder for one file per rank; COUNTING=1 to count 
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import sys
@@ -56,7 +55,6 @@ def recording_norms(train_step: Callable[..., Any]) -> Callable[..., Any]:
 def dumping(train: Callable[..., Any]) -> Callable[..., Any]:
     """Train, then write the state."""
 
-    @functools.wraps(train)
     def trained(
         forward_step: Any, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *args: Any, **kwargs: Any
     ) -> Any:
