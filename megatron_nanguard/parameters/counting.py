@@ -56,7 +56,8 @@ def _elements(segment: EntrySegment, piece: Piece) -> Tensor:
 
 
 def _norm(elements: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(elements, dtype=torch.float32)
+    dtype = torch.promote_types(elements.dtype, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(elements, dtype=dtype)
     return norm
 
 

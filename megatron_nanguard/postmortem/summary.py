@@ -38,7 +38,7 @@ def summarize(step: int, kind: Kind, ranks: RankSets, groups: Sequence[RankGroup
 
 
 def _with_words(ranks: str, words: str) -> str:
-    """"ranks 0, 1, that is TP index 0 everywhere,"; the words of a single rank begin with its number already."""
+    """Name the set after its ranks, with commas around it; the words of a single rank begin with its number already."""
     if not words or words.startswith(ranks):
         return words or ranks
     return f"{ranks}, that is {words},"

@@ -30,11 +30,13 @@ def cover(points: Collection[Point]) -> list[Product]:
     """Return the fewest products whose union is exactly the given points; they may overlap.
 
     Args:
-        points: grid points, all with the same number of axes; at least one.
+        points: grid points, all with the same number of axes (perhaps none); at least one.
     Returns:
         Products in a fixed order. Their number is minimal unless the set is too irregular to search.
     """
     small, classes = _merge_alike(frozenset(points))
+    if small == {()}:
+        return [()]
     try:
         boxes = _Search(small).smallest()
     except _TooIrregularError:

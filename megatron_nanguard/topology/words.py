@@ -32,7 +32,13 @@ def describe(
     if not readings:
         listed = tuple(sorted(ranks))
         return (RankGroup("rank", {"rank": listed}, index_of("rank", listed), listed),)
-    return min(readings, key=lambda groups: (len(groups), sum(len(group.indices) for group in groups)))
+    return min(readings, key=_length)
+
+
+def _length(groups: tuple[RankGroup, ...]) -> tuple[int, int, int]:
+    """Return how much a reading says: products, then named axes, then index values."""
+    sides = [values for group in groups for values in group.indices.values()]
+    return len(groups), len(sides), sum(map(len, sides))
 
 
 def _readable(coordinates: Mapping[int, Coordinates], sizes: ParallelSizes) -> list[tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Script that trains like `pretrain_gpt.py` and writes down the state in which each rank ends, to be compared bit by bit.
 
-Environment: END_STATE_DIR, a folder for one file per rank; COUNTING=1 to count operators as well, see `counting.py`.
+Beside it: what each step asked of other ranks and of the device. END_STATE_DIR is the folder for one file per rank.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.ranks.counting import Counting
 
 State = dict[str, Any]
 
-counting = Counting() if os.environ.get("COUNTING") else None
+counting = Counting()
 losses: list[tuple[torch.Tensor, torch.Tensor]] = []
 norms: list[float] = []
 
@@ -43,8 +42,7 @@ def recording_norms(train_step: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the gradient norm of every step, and tell the counting where a step begins."""
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        if counting is not None:
-            counting.step_begins()
+        counting.step_begins()
         returned = train_step(*args, **kwargs)
         norms.append(returned[5])
         return returned
@@ -58,15 +56,14 @@ def dumping(train: Callable[..., Any]) -> Callable[..., Any]:
     def trained(
         forward_step: Any, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with counting or nullcontext():
+        with counting:
             returned = train(forward_step, chunks, optimizer, scheduler, *args, **kwargs)
-        if counting is not None:
-            counting.step_ends()
+        counting.step_ends()
         written = {
             "state": {**of_step(), **of_model(chunks), **of_optimizer(optimizer, scheduler), **of_random_numbers()},
             "modules": sorted(name for name in sys.modules if name.startswith("megatron_nanguard")),
-            "operators": [dict(step) for step in counting.steps] if counting else [],
-            "collectives": counting.collectives if counting else [],
+            "operators": [dict(step) for step in counting.steps],
+            "collectives": counting.collectives,
         }
         torch.save(written, Path(os.environ["END_STATE_DIR"], f"rank{torch.distributed.get_rank()}.pt"))
         return returned

@@ -89,15 +89,17 @@ def test_sequential_experts_count_over_all_expert_ranks() -> None:
     assert all(named.expert for named in name_parameters([chunk]))
 
 
-@pytest.mark.parametrize(
-    ("experts", "expected"),
-    [
-        (layer(None, linear_fc1=holding("weight0", "weight1", "bias1")), ["linear_fc1.weight4", "linear_fc1.weight5", "linear_fc1.bias5"]),
-        (holding("weight1", "weight2"), ["weight1[4-5]", "weight2[4-5]"]),
-        (layer(None, linear_fc2=holding("weight")), ["linear_fc2.weight[4-5]"]),
-    ],
-    ids=["one parameter per expert", "legacy: all experts in two", "all experts in one"],
-)  # fmt: skip
+GROUPED = {
+    "one parameter per expert": (
+        layer(None, linear_fc1=holding("weight0", "weight1", "bias1")),
+        ["linear_fc1.weight4", "linear_fc1.weight5", "linear_fc1.bias5"],
+    ),
+    "all experts in two": (holding("weight1", "weight2"), ["weight1[4-5]", "weight2[4-5]"]),
+    "all experts in one": (layer(None, linear_fc2=holding("weight")), ["linear_fc2.weight[4-5]"]),
+}
+
+
+@pytest.mark.parametrize(("experts", "expected"), GROUPED.values(), ids=GROUPED)
 def test_grouped_experts_count_over_all_expert_ranks(experts: Module, expected: list[str]) -> None:
     chunk = model("decoder.layers", layer(1, mlp=moe(experts)))
     assert names(chunk) == [f"decoder.layers.0.mlp.experts.{name}" for name in expected]

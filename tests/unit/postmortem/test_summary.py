@@ -17,13 +17,14 @@ GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
         (
             Kind.GRADIENT_BEFORE_REDUCTION,
             RankSets((3,), (), (0, 1, 2)),
-            "Step 7: gradients of rank 3, that is TP index 3 everywhere, were not finite before the data-parallel reduction.",
+            "Step 7: gradients of rank 3, that is TP index 3 everywhere, were not finite before the "
+            "data-parallel reduction.",
         ),
         (
             Kind.GRADIENT_AFTER_REDUCTION,
             RankSets((), (3,), (0, 1, 2)),
-            "Step 7: every local gradient was finite, and what the optimizer would have consumed on rank 3 "
-            "(TP index 3 everywhere) was not: it went bad in or after the reduction.",
+            "Step 7: every local gradient was finite, and what the optimizer would have consumed on rank 3, "
+            "that is TP index 3 everywhere, was not: it went bad in or after the reduction.",
         ),
         (
             Kind.LOSS,
@@ -33,8 +34,8 @@ GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
         (
             Kind.NORM_OVERFLOW,
             RankSets((3,), (), (0, 1, 2)),
-            "Step 7: all gradients of rank 3, that is TP index 3 everywhere, were finite, and too large for the sum of their "
-            "squares.",
+            "Step 7: all gradients of rank 3, that is TP index 3 everywhere, were finite, and too large for the "
+            "sum of their squares.",
         ),
         (
             Kind.DEAD_STEP,

@@ -12,7 +12,7 @@ from tests.unit.factories import ABORT, demo_postmortem, incident
 
 DEMO = """\
 What happened
-  Step 3: gradients of ranks 0, 1, 4, 5 (data-parallel replica 0: all TP, all PP) were not finite before the
+  Step 3: gradients of ranks 0, 1, 4, 5, that is data-parallel replica 0: all TP, all PP, were not finite before the
   data-parallel reduction. Ranks 2, 3, 6, 7 went bad through communication alone.
   run     20260101-120000-ab12
   step    3

@@ -66,11 +66,12 @@ def test_a_set_that_is_no_product_is_the_fewest_products() -> None:
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
-        # Odd replicas hold the second half of the experts; as replicas they would be "1, 3".
+        # Odd replicas hold the second half of the experts; as replicas they would be "1, 3". Replicas 2 and 3 share
+        # one set of experts.
         ({1, 3, 5, 7}, ["EP index 1 everywhere"]),
         ({0, 4}, ["data-parallel replica 0 (all pipeline stages)"]),
         ({5, 7}, ["EP index 1, pipeline stage 1 (all expert replicas)"]),
-        ({2, 3, 6, 7}, ["data-parallel replicas 2-3 (all pipeline stages)"]),
+        ({2, 3, 6, 7}, ["expert replica 1 (all expert-parallel ranks, all pipeline stages)"]),
         ({6}, ["rank 6 (EP 0, PP 1, DP 2)"]),
     ],
 )
