@@ -38,6 +38,8 @@ log = logging.getLogger("megatron_nanguard")
 
 PASS = PolicyOutcome("none", "continue", None, "")
 COUNTED_SKIP = PolicyOutcome("scaler", "skip", None, "")
+MAX_UNSEEN = 8
+"""Decisions in a row without a pass in between; a host that prepares its gradients twice a step stays far below."""
 
 
 class Guard:
@@ -64,7 +66,8 @@ class Guard:
         self._chunks: list[Any] = []
         self._host_checks = host.HostChecks()
         self._depth = 0
-        self._verdict = PASS
+        self._unseen = 0
+        self._verdicts: dict[int, PolicyOutcome] = {}
         self._policy = "abort"
         self._notes: list[str] = []
         atexit.register(self._at_exit)
@@ -232,10 +235,11 @@ class Guard:
 
     def chunks_seen(self, chunks: Sequence[Any]) -> None:
         """Chunks whose parameters are being sorted: kept for optimizers that are built past the factory."""
-        self._chunks = list(chunks)
+        self._chunks += [chunk for chunk in chunks if not any(chunk is known for known in self._chunks)]
 
     def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
         """Put an optimizer under guard."""
+        self._chunks.clear()
         if self.active:
             self._watch(optimizer, chunks)
 
@@ -250,11 +254,19 @@ class Guard:
                 self._run.write_map(subject.names, subject.coordinates, subject.sizes)
                 if self._speaks and len(self._subjects) == 1:
                     self._run.write_fingerprint(subject.sizes.world, self._host_checks.changes())
-                    self._warn_of_device(subject)
+                    self._tell_of_start(subject)
             self._plant(subject)
         return subject
 
-    def _warn_of_device(self, subject: Subject) -> None:
+    def _sorted_with(self, chunks: Sequence[Any]) -> Sequence[Any]:
+        """The chunks whose parameters were sorted together with these, as far as that was seen."""
+        together = any(chunk is seen for chunk in chunks for seen in self._chunks)
+        found, self._chunks = (self._chunks, []) if together else (list(chunks), self._chunks)
+        return found
+
+    def _tell_of_start(self, subject: Subject) -> None:
+        if self._host_checks.changes():
+            log.info("Megatron's own NaN checks stand aside; one vote per step takes their place")
         facts = subject.device.facts()
         log.info("device %s (%s), overflow mode %s", facts.name, facts.backend, facts.overflow_mode)
         if facts.overflow_mode == "saturation":
@@ -279,7 +291,7 @@ class Guard:
         with self.shield("step"):
             model = kwargs["model"]
             chunks = list(model) if isinstance(model, Sequence) else [model]
-            subject = self._subject_of(chunks) or self._watch(None, chunks)
+            subject = self._subject_of(chunks) or self._watch(None, self._sorted_with(chunks))
             kwargs = subject.open(kwargs)
             if id(subject) in self._crews:
                 self._crews[id(subject)].step_begins(subject.step)
@@ -297,15 +309,13 @@ class Guard:
                     subject.before.look(group, force_all_reduce)
 
     def step(self, step: Callable[[], Any], optimizer: Any) -> Any:
-        """Vote for a rank that has nothing to train and returns before ``prepare_grads``."""
-        if self.active and not self._depth and optimizers.is_stub(optimizer):
-            self._depth += 1
-            try:
-                self._verdict = self._decide(optimizer)
-                return (False, None, None) if self._verdict.action == "skip" else step()
-            finally:
-                self._depth -= 1
-        return step()
+        """Vote for a rank that has nothing to train, and in some releases returns before ``prepare_grads``."""
+        if not self.active or self._depth or not optimizers.is_stub(optimizer):
+            return step()
+        verdict = self._decide(optimizer)
+        # Where the host comes to prepare_grads all the same, that repeats the decision.
+        result = step()
+        return (False, None, None) if verdict.action == "skip" else result
 
     def decide(self, prepare: Callable[[], bool], optimizer: Any) -> bool:
         """The decision point: vote, then let the host prepare its gradients, or veto."""
@@ -323,8 +333,8 @@ class Guard:
         if self.active:
             with self.shield("norm"):
                 subject = self._subject_for(optimizer)
-                if subject is not None:
-                    subject.norm = norm
+                if subject is not None and norm is not None:
+                    subject.norms.append(norm)
 
     def stands_aside(self, rejection_func: Any) -> bool:
         """Whether a check of the host is taken over: NaN and Inf only."""
@@ -337,19 +347,29 @@ class Guard:
         """
         subject = self._subject_for(optimizer)
         if subject is None or not subject.is_open:
-            # No pass since the last decision: the host asks again about the same gradients.
-            return self._verdict
+            self._count_unseen()
+            return self._verdicts.get(id(subject), PASS)
+        self._unseen = 0
         voters = subject.electorate.voters()
         if voters is None:
             return PASS
-        self._verdict = self._judge(subject, optimizer, voters)
+        verdict = self._verdicts[id(subject)] = self._judge(subject, optimizer, voters)
         subject.close()
         if id(subject) in self._crews:
             with self.shield("drill"):
                 self._crews[id(subject)].step_ends()
-        if self._verdict.action == "abort":
+        if verdict.action == "abort":
             self._leave()
-        return self._verdict
+        return verdict
+
+    def _count_unseen(self) -> None:
+        """No pass since the last decision: the host asks twice about the same gradients, or hides its passes."""
+        self._unseen += 1
+        if self._unseen == MAX_UNSEEN:
+            message = "steps run unguarded: no call of the pipeline schedule is seen (a full-iteration CUDA graph?)"
+            self._notes.append(message)
+            if self._speaks:
+                log.warning(message)
 
     def _judge(self, subject: Subject, optimizer: Any, voters: Voters) -> PolicyOutcome:
         flags = None
@@ -360,7 +380,6 @@ class Guard:
         if flags is None or self.shield.fault is not None:
             flags = fault_flags(subject.torch_device)
         alarm = Alarm(tuple(vote(flags, voters)), optimizer)
-        subject.norm = None
         self.counts["steps_guarded"] += 1
         if alarm.has(Flag.OWN_FAULT):
             self._give_up()

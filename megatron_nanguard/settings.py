@@ -194,3 +194,14 @@ def from_namespace(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
     """
     given = {option.name: getattr(namespace, f"{PREFIX}_{option.name}", None) for option in OPTIONS}
     return Settings.from_texts(bool(getattr(namespace, PREFIX, False)), given, environ)
+
+
+def options_table() -> str:
+    """The options as a Markdown table, as the README shows it."""
+    rows = ["| flag | value | meaning |", "|---|---|---|"]
+    rows.append(f"| `--{PREFIX}` | | switch the guard on |")
+    for option in OPTIONS:
+        metavar = option.metadata["metavar"]
+        value = "" if metavar is None else f"`{metavar}`"
+        rows.append(f"| `{flag_of(option.name)}` | {value} | {option.metadata['help']} |")
+    return "\n".join(rows)

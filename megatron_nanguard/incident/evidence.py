@@ -134,9 +134,9 @@ def _is_suspicious(norm: float | None, limit: float) -> bool:
     return norm is not None and not norm * norm <= limit
 
 
-def host_norm(norm: float | torch.Tensor | None) -> float | None:
+def host_norm(norm: float | torch.Tensor) -> float:
     """The gradient norm as a number. Sync: one host read where it is a tensor."""
-    return None if norm is None else float(norm)
+    return float(norm)
 
 
 def bad_names(parameters: Sequence[BadParameter]) -> Iterator[str]:

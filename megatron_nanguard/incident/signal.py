@@ -39,11 +39,11 @@ def write_down(
 
     Sync: a few host reads.
     """
-    norm = host_norm(subject.norm) if alarm.has(Flag.DEAD_STEP) else None
+    norm = host_norm(subject.norms[-1]) if alarm.has(Flag.DEAD_STEP) and subject.norms else None
     notes = [f"a fault of the guard's own on this rank: {fault}"] if fault else []
     if alarm.has(Flag.DEAD_STEP):
         notes.append("the step before this one was applied although its gradient norm was not finite")
-    if subject.before.taken() and not any(bucket.per_parameter for bucket in subject.before.taken()):
+    if not subject.before.per_parameter:
         notes.append("one norm per bucket was taken (--nanguard-norms bucket): parameters are named only where counted")
     return Postmortem(
         run_id=run_id,

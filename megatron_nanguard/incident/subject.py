@@ -43,8 +43,9 @@ class Subject:
         self.step = 0
         self.is_open = False
         """A schedule ran since the last decision."""
-        self.norm: float | Tensor | None = None
-        """Gradient norm of the last step that was let through, as the host holds it; judged at the next vote."""
+        self.norms: list[float | Tensor] = []
+        """Gradient norms of the last step that was let through, as the host holds them, the outermost optimizer's last;
+        judged at the next vote."""
         self._device = _device_of(self.chunks)
         self._groups: set[int] = set()
 
@@ -76,6 +77,7 @@ class Subject:
         """Forget the step, so that nothing of it is judged or kept alive again."""
         self.is_open = False
         self.rng = None
+        self.norms.clear()
 
     def suspicions(self, optimizer: Any) -> Suspicions:
         """Everything that goes into the flags.
@@ -87,7 +89,7 @@ class Subject:
             before=[bucket.norms for bucket in self.before.taken()],
             after=self.after.norms,
             loss=self.losses.bad(),
-            last_norm=self.norm,
+            last_norms=self.norms,
             dynamic_scale=optimizers.is_dynamic(optimizer),
             minimal_scale=optimizers.scale_is_minimal(optimizer),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -83,5 +84,6 @@ class PointState(Enum):
 
 def line_of(version: str) -> tuple[int, int]:
     """Release line of a version: ``0.17.1rc2`` -> (0, 17)."""
-    major, minor = version.split(".")[:2]
-    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
+    match = re.match(r"(\d+)\.(\d+)", version)
+    assert match is not None, f"{version!r} is no version"
+    return int(match[1]), int(match[2])

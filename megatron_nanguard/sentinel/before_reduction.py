@@ -23,10 +23,6 @@ class BucketNorms:
     params: tuple[torch.nn.Parameter, ...]
     norms: Tensor
 
-    @property
-    def per_parameter(self) -> bool:
-        return len(self.params) == self.norms.numel() and len(self.params) != 1
-
 
 class BeforeReduction:
     """What one step's buckets held before they were reduced.

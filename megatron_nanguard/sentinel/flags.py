@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -42,13 +43,13 @@ class Suspicions:
         before: norms before the reduction, one tensor per bucket.
         after: norms of the pieces that will be consumed.
         loss: bool [], some loss is not finite.
-        last_norm: gradient norm of the step before, as the host holds it.
+        last_norms: gradient norms of the step before, as the host holds them: numbers, or tensors on the device.
     """
 
     before: Sequence[Tensor] = ()
     after: Tensor | None = None
     loss: Tensor | None = None
-    last_norm: float | Tensor | None = None
+    last_norms: Sequence[float | Tensor] = ()
     dynamic_scale: bool = False
     minimal_scale: Tensor | None = None
 
@@ -66,8 +67,7 @@ def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tenso
         flags[Flag.REDUCED] = _too_large(seen.after, limit)
     if seen.loss is not None:
         flags[Flag.LOSS] = seen.loss
-    if seen.last_norm is not None:
-        flags[Flag.DEAD_STEP] = ~torch.isfinite(torch.as_tensor(seen.last_norm, dtype=torch.float32))
+    flags[Flag.DEAD_STEP] = _any_nonfinite(seen.last_norms)
     flags[Flag.DYNAMIC_SCALE] = seen.dynamic_scale
     if seen.minimal_scale is not None:
         flags[Flag.MINIMAL_SCALE] = seen.minimal_scale
@@ -84,6 +84,13 @@ def fault_flags(device: torch.device) -> Tensor:
 def _too_large(norms: Tensor, limit: float) -> Tensor:
     """True for NaN and Inf too: no comparison with them holds."""
     return ~(norms.square().sum() <= limit)
+
+
+def _any_nonfinite(norms: Sequence[float | Tensor]) -> bool | Tensor:
+    if any(not isinstance(norm, Tensor) and not math.isfinite(norm) for norm in norms):
+        return True
+    on_device = [norm.reshape(()) for norm in norms if isinstance(norm, Tensor)]
+    return ~torch.isfinite(torch.stack(on_device)).all() if on_device else False
 
 
 def _on(flag: bool | Tensor, device: torch.device) -> Tensor:

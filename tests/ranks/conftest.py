@@ -1,4 +1,4 @@
-"""One import of torch and Megatron for all tests that run several ranks, and healthy runs that several tests look at."""
+"""One import of torch and Megatron for all tests on several ranks, and healthy runs that several tests look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Script that trains like `pretrain_gpt.py` and writes down the state in which each rank ends, to be compared bit by bit.
+"""Script: train like `pretrain_gpt.py`, write down the state in which each rank ends, to be compared bit by bit.
 
 Beside it: what each step asked of other ranks and of the device. END_STATE_DIR is the folder for one file per rank.
 """

@@ -59,8 +59,13 @@ def entry(told: dict[str, Any], name: str) -> dict[str, Any]:
     return next(entry for entry in told["entries"] if entry["name"] == name)
 
 
-def test_tensor_and_pipeline_ranks_get_global_layers_and_replicas_one_file(ranks: Server, tmp_path: Path) -> None:
-    told = dump(ranks, "A", tmp_path)
+@pytest.fixture(scope="module")
+def layout_a(ranks: Server, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return dump(ranks, "A", tmp_path_factory.mktemp("layout_a"))
+
+
+def test_tensor_and_pipeline_ranks_get_global_layers_and_replicas_one_file(layout_a: list[dict[str, Any]]) -> None:
+    told = layout_a
     # rank = tp + 2 * (dp + 2 * pp)
     assert [(at["coordinates"]["tp"], at["coordinates"]["dp"], at["coordinates"]["pp"]) for at in told] == [
         *((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0)),
@@ -76,8 +81,8 @@ def test_tensor_and_pipeline_ranks_get_global_layers_and_replicas_one_file(ranks
     ]
 
 
-def test_the_tied_output_layer_and_the_split_axes_are_marked(ranks: Server, tmp_path: Path) -> None:
-    told = dump(ranks, "A", tmp_path)
+def test_the_tied_output_layer_and_the_split_axes_are_marked(layout_a: list[dict[str, Any]]) -> None:
+    told = layout_a
     embedding = entry(told[0], "embedding.word_embeddings.weight")
     copy = entry(told[5], "output_layer.weight")
     assert [embedding["tied"], embedding["shared"], copy["tied"], copy["shared"]] == [True, False, True, True]
@@ -90,8 +95,8 @@ def test_the_tied_output_layer_and_the_split_axes_are_marked(ranks: Server, tmp_
     assert entry(told[5], "decoder.layers.3.mlp.linear_fc2.bias")["partition_dim"] is None
 
 
-def test_plain_ddp_leaves_no_local_value_and_the_optimizer_takes_all(ranks: Server, tmp_path: Path) -> None:
-    told = dump(ranks, "A", tmp_path)
+def test_plain_ddp_leaves_no_local_value_and_the_optimizer_takes_all(layout_a: list[dict[str, Any]]) -> None:
+    told = layout_a
     # Replica mean on stage 0, TP rank 0: (1 + 3) / 2; on stage 1: (5 + 7) / 2; the tied weights add up both.
     tied = {"embedding.word_embeddings.weight": [8.0]}
     assert told[0]["reduced"] == {name: [2.0] for name in layers(0, 1) | FIRST_STAGE} | tied
@@ -170,3 +175,16 @@ def test_expert_ranks_get_global_experts(ranks: Server, tmp_path: Path) -> None:
     assert told[1]["reduced"][owned] == [1.5]
     assert told[1]["reduced"]["decoder.layers.1.mlp.router.weight"] == [2.5]
     assert told[1]["surviving"]["decoder.layers.0.mlp.experts.local_experts.4.linear_fc1.weight"] == [0.5]
+
+
+def test_context_parallel_ranks_lie_between_tensor_and_data_parallel_ones(ranks: Server, tmp_path: Path) -> None:
+    told = dump(ranks, "H", tmp_path)
+    # rank = tp + 2 * (cp + 2 * dp); one buffer is shared by all four (cp, dp).
+    for rank, at in enumerate(told):
+        place = {"tp": rank % 2, "cp": rank // 2 % 2, "dp": rank // 4, "pp": 0, "ep": 0}
+        assert {axis: at["coordinates"][axis] for axis in place} == place
+        assert at["sizes"] == {"world": 8, "tp": 2, "cp": 2, "ep": 1, "dp": 2, "pp": 1, "expert_tp": 2, "expert_dp": 4}
+        original = f"param_map_tp{rank % 2}pp0dp0cp0.json"
+        assert at["file"][1] == (None if rank < 2 else original)
+    # TP rank 1: (2 + 4 + 6 + 8) / 4
+    assert told[5]["reduced"]["decoder.layers.0.mlp.linear_fc1.weight"] == [5.0]

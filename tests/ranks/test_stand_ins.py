@@ -24,7 +24,8 @@ torch.distributed.init_process_group("nccl")
 world = torch.distributed.get_world_size()
 
 def config(**changes):
-    return TransformerConfig(num_layers=1, hidden_size=16, num_attention_heads=2, masked_softmax_fusion=False, **changes)
+    plain = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "masked_softmax_fusion": False}
+    return TransformerConfig(**plain, **changes)
 
 def attention(**changes):
     return DotProductAttention(config(attention_dropout=0.0, **changes), 1, AttnMaskType.causal, "self")

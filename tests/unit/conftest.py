@@ -1,0 +1,64 @@
+"""What several rooms' tests stand on: our log, and one rank of real Megatron."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What our logger says, which goes to its own handler and no further."""
+    logger = logging.getLogger("megatron_nanguard")
+    before = logger.level
+    logger.addHandler(caplog.handler)
+    logger.setLevel(logging.INFO)
+    yield caplog
+    logger.setLevel(before)
+    logger.removeHandler(caplog.handler)
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """A rendezvous store of its own: ``store()`` gives one more client, as another rank would have it."""
+    import torch.distributed as dist
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    yield lambda: dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
+    del server
+
+
+@pytest.fixture(scope="module")
+def world_of_one() -> Iterator[None]:
+    """A process group of this process alone, on gloo and a real store."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def megatron(world_of_one: None) -> Iterator[Any]:
+    """Megatron core on one CPU rank with its parallel groups, untouched by our patch points."""
+    import megatron_nanguard
+    from megatron_nanguard import cpurun
+
+    megatron_nanguard.disable()
+    cpurun.install()
+    import megatron.core.distributed
+    import megatron.core.optimizer
+    import megatron.core.parallel_state
+
+    megatron.core.parallel_state.initialize_model_parallel()
+    yield megatron
+    megatron.core.parallel_state.destroy_model_parallel()
+    cpurun.uninstall()
