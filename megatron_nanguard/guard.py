@@ -9,7 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -193,22 +193,26 @@ class Guard:
                 f"Megatron core {host.core_version()} is outside of 0.8 to 0.19, which this version knows; "
                 "functions that look as expected are wrapped, nanguard doctor lists them"
             )
+        if problems and self.settings.strict:
+            self._refuse("; ".join(problems))
         for problem in problems:
             self._notes.append(problem)
             if self._speaks:
                 log.warning(problem)
-        if problems and self.settings.strict:
-            sys.exit(f"nanguard: --nanguard-strict: {'; '.join(problems)}")
 
     def _run_unguarded(self, reason: str) -> None:
         """Say it once, from one rank; with --nanguard-strict leave instead."""
         assert self.settings is not None
         message = f"all ranks run unguarded: {reason}"
         self._notes.append(message)
+        if self.settings.strict:
+            self._refuse(message)
         if self._speaks:
             log.warning(message)
-        if self.settings.strict:
-            sys.exit(f"nanguard: --nanguard-strict: {message}")
+
+    def _refuse(self, message: str) -> NoReturn:
+        """End every rank; one says why."""
+        sys.exit(f"nanguard: --nanguard-strict: {message}" if self._speaks else 1)
 
     def _start(self, settings: Settings, run_id: str) -> None:
         assert self._meeting is not None
@@ -295,6 +299,10 @@ class Guard:
             kwargs = subject.open(kwargs)
             if id(subject) in self._crews:
                 self._crews[id(subject)].step_begins(subject.step)
+        if self.shield.fault is not None:
+            # The step may not have been opened here, and the others vote on it.
+            for subject in self._subjects:
+                subject.is_open = True
         return kwargs
 
     def gradients_ready(self, group: Any, force_all_reduce: bool) -> None:

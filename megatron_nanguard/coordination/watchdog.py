@@ -20,6 +20,8 @@ log = logging.getLogger("megatron_nanguard")
 
 EXIT_CODE = 65
 FAILED = "failed"
+STDERR = 2
+"""The descriptor itself: ``sys.stderr`` may have been replaced by something without one."""
 
 
 def leave_now(code: int) -> None:
@@ -76,7 +78,7 @@ class Watchdog:
             why = self._reason()
             if why:
                 log.error("rank %d leaves an incident in stage %r: %s", self._rank, self._stage, why)
-                faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+                faulthandler.dump_traceback(STDERR, all_threads=True)
                 self._leave(EXIT_CODE)
                 return
 

@@ -39,3 +39,18 @@ class DrillFile:
     rank: int
     drills: tuple[DrillOutcome, ...]
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillPlan:
+    """What was to be planted: the content of `drill.json`.
+
+    Attributes:
+        spec: `--nanguard-drill` as the user wrote it.
+        outcomes: where each rank writes at exit what became of its drills, relative to the run.
+        schema_version: form of this file.
+    """
+
+    spec: str
+    outcomes: str = "drill/"
+    schema_version: int = SCHEMA_VERSION

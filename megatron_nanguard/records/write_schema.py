@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from megatron_nanguard.records.drill import DrillFile
+from megatron_nanguard.records.drill import DrillFile, DrillPlan
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json_schema import schema_of
@@ -17,7 +17,8 @@ from megatron_nanguard.records.status import Status
 
 SCHEMA_DIRECTORY: Final = Path(__file__).parent / "schema"
 FILES: Final[dict[str, type]] = {
-    "drill.json": DrillFile,
+    "drill.json": DrillPlan,
+    "drill_outcomes.json": DrillFile,
     "fingerprint.json": Fingerprint,
     "incident.json": Incident,
     "param_map.json": ParameterMapFile,

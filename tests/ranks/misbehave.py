@@ -1,7 +1,7 @@
-"""Script of `test_failures.py`: guarded pretraining in which rank 3 does what the variable MISBEHAVIOUR names.
+"""Script of `test_failures.py`: guarded pretraining in which some ranks do what the variable MISBEHAVIOUR names.
 
-Each misbehaviour is one function of this file, called on that rank before the guard is switched on. When training is
-over every rank prints whether Megatron's own bucket check is on.
+Each misbehaviour is one function of this file, called before the guard is switched on, on the ranks that AT_FAULT lists
+(3 unless set). When training is over every rank prints whether Megatron's own bucket check is on.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import megatron.core.package_info
 import megatron.training.training as host
+from megatron.core.optimizer.optimizer import FP32Optimizer, MegatronOptimizer
 
 import megatron_nanguard
 from megatron_nanguard.cpurun import pretrain_gpt
 
-MISBEHAVING_RANK = 3
 BAD_STEP = 2
 
 
@@ -33,6 +34,17 @@ def without_flag() -> None:
 def other_options() -> None:
     """The command line of this rank differs in one option."""
     sys.argv += ["--nanguard-scaler-skips", "9"]
+
+
+def unknown_release() -> None:
+    """Megatron says that it is a release which nobody has seen."""
+    megatron.core.package_info.__version__ = "0.25.0"
+
+
+def missing_target() -> None:
+    """A function that the guard cannot do without stands elsewhere; training finds it all the same."""
+    MegatronOptimizer.prepare_grads = FP32Optimizer.prepare_grads  # type: ignore[method-assign]
+    del FP32Optimizer.prepare_grads
 
 
 def without_plugin() -> None:
@@ -127,7 +139,7 @@ def train_and_tell(train: Callable[..., Any]) -> Callable[..., Any]:
 
 
 host.train = train_and_tell(host.train)
-if int(os.environ["RANK"]) == MISBEHAVING_RANK:
+if os.environ["RANK"] in os.environ.get("AT_FAULT", "3").split():
     globals()[os.environ["MISBEHAVIOUR"]]()
 megatron_nanguard.enable()
 pretrain_gpt.main()

@@ -65,32 +65,38 @@ def forward_step(data_iterator: Any, model: Any) -> tuple[torch.Tensor, Any]:
     return model(tokens[:, :-1], positions, None, labels=tokens[:, 1:]), partial(loss_func)
 
 
+def forward_backward(chunk: Any, optimizer: Any, groups: ProcessGroupCollection | None = None) -> None:
+    """Everything of a step but the optimizer's part."""
+    chunk.zero_grad_buffer()
+    optimizer.zero_grad()
+    count = torch.arange(SEQ_LENGTH + 1, device="cuda")[None] + dist.get_rank()
+    get_forward_backward_func(pp_size=1, vp_size=None)(
+        forward_step_func=forward_step,
+        data_iterator=iter([count] * MICROBATCHES),
+        model=[chunk],
+        num_microbatches=MICROBATCHES,
+        seq_length=SEQ_LENGTH,
+        micro_batch_size=1,
+        pg_collection=groups,
+    )
+
+
 def main() -> None:
-    """Train and say so."""
+    """Train, and say so."""
     dist.init_process_group("nccl")
     groups = own_groups() if os.environ.get("OWN_GROUPS") else None
     if groups is None:
         parallel_state.initialize_model_parallel()
         model_parallel_cuda_manual_seed(1)
     else:
+        parallel_state._set_global_memory_buffer()  # attention asks for it; else initialize_model_parallel makes it
         model_parallel_cuda_manual_seed(1, tp_rank=0, ep_rank=0, etp_rank=0)
     chunk, optimizer = build(groups)
-    schedule = get_forward_backward_func(pp_size=1, vp_size=None)
     for _ in range(STEPS):
-        chunk.zero_grad_buffer()
-        optimizer.zero_grad()
-        count = torch.arange(SEQ_LENGTH + 1, device="cuda")[None] + dist.get_rank()
-        schedule(
-            forward_step_func=forward_step,
-            data_iterator=iter([count] * MICROBATCHES),
-            model=[chunk],
-            num_microbatches=MICROBATCHES,
-            seq_length=SEQ_LENGTH,
-            micro_batch_size=1,
-            pg_collection=groups,
-        )
-        successful, norm, _ = optimizer.step()
-        print(f"step successful {successful}, norm {float(norm):.4f}, bucket check {chunk.ddp_config.check_for_nan_in_grad}")
+        forward_backward(chunk, optimizer, groups)
+        assert optimizer.step()[0]
+    print("trained")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -62,7 +62,7 @@ def test_real_data_on_eight_ranks(ranks: Server, tmp_path: Path, data: str) -> N
 
 @pytest.mark.long
 def test_a_resumed_run_goes_on_as_if_never_stopped(ranks: Server, tmp_path: Path) -> None:
-    layout = LAYOUTS["D2"].plus("--use-distributed-optimizer", "--hidden-dropout", "0.1")
+    layout = LAYOUTS["D2"].plus("--bf16", "--use-distributed-optimizer", "--hidden-dropout", "0.1")
     saving = layout.plus("--save", str(tmp_path / "saved"), "--save-interval", "2", "--exit-interval", "2")
     resuming = layout.plus("--load", str(tmp_path / "saved"))
 

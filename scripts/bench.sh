@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Timings, paired and interleaved, never part of the tests: scripts/bench.sh [launcher|healthy] [PAIRS]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+
+prepare_venv ".[test]"
+cd "$ROOT"
+PYTHONPATH=$ROOT/scripts exec "$PYTHON" scripts/bench.py "$@"

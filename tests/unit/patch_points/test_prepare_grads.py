@@ -1,0 +1,35 @@
+"""The decision point and its veto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megatron_nanguard.patch_points.prepare_grads import POINT
+from tests.unit.one_rank import trainer
+from tests.unit.patch_points.calls import applied
+
+
+def test_the_chain_asks_before_its_leaves_and_the_hosts_answer_stands(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    asked: list[Any] = []
+
+    def decide(prepare: Callable[[], bool], optimizer: Any) -> bool:
+        asked.append(optimizer)
+        return prepare()
+
+    with applied(POINT, decide):
+        success, _ = made.step()
+    assert success
+    assert asked == [made.optimizer, *made.optimizer.chained_optimizers]
+    # lr 0.1 on gradients 5, 5 / 6, 6 and 3, 7
+    assert made.weights() == [0.5, 1.5, 2.4000000953674316, 3.4000000953674316, 4.699999809265137, 5.300000190734863]
+
+
+def test_true_is_a_skip_and_no_weight_moves(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    with applied(POINT, lambda prepare, optimizer: True):
+        assert made.step() == (False, None)
+    assert made.weights() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]

@@ -1,0 +1,106 @@
+"""Norms of the buckets of a real gradient buffer, before they are reduced."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from megatron_nanguard.sentinel import BeforeReduction
+from tests.unit.one_rank import ONES, Trainer, trainer
+
+# d loss / d first.weight = 5, 5, 6, 6 and d loss / d second.weight = 3, 7
+FIRST, SECOND = math.sqrt(122.0), math.sqrt(58.0)
+
+
+def looked(made: Trainer, *, per_parameter: bool) -> BeforeReduction:
+    """The norms of the gradients that stand in the buffer."""
+    before = BeforeReduction(per_parameter)
+    for group in made.ddp.bucket_groups:
+        before.look(group, False)
+    return before
+
+
+def by_name(made: Trainer, before: BeforeReduction) -> dict[str, float]:
+    """Norms per parameter name."""
+    names = {id(param): name for name, param in made.net.named_parameters()}
+    return {
+        names[id(param)]: norm
+        for bucket in before.taken()
+        for param, norm in zip(bucket.params, bucket.norms.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_each_parameter_has_its_norm_in_fp32(megatron: Any, precision: str) -> None:
+    made = trainer(bf16=precision == "bf16")
+    made.forward_backward()
+    before = looked(made, per_parameter=True)
+    # Every number of this model is exact in bf16.
+    assert by_name(made, before) == {
+        "first.weight": pytest.approx(FIRST),
+        "second.weight": pytest.approx(SECOND),
+    }
+    assert {bucket.norms.dtype for bucket in before.taken()} == {torch.float32}
+
+
+def test_a_gradient_buffer_in_bf16_gives_fp32_norms(megatron: Any) -> None:
+    made = trainer(bf16=True, ddp={"grad_reduce_in_fp32": False})
+    made.forward_backward()
+    made.net.first.weight.main_grad.fill_(2e38)
+    before = looked(made, per_parameter=True)
+    assert made.net.first.weight.main_grad.dtype == torch.bfloat16
+    assert by_name(made, before) == {"first.weight": math.inf, "second.weight": pytest.approx(SECOND)}
+
+
+def test_one_norm_per_bucket_is_of_everything_in_it(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    (bucket,) = looked(made, per_parameter=False).taken()
+    assert [tuple(param.shape) for param in bucket.params] == [(2, 2), (1, 2)] or len(bucket.params) == 2
+    assert bucket.norms.tolist() == [pytest.approx(math.sqrt(180.0))]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_bad_element_shows_in_its_parameters_norm_alone(megatron: Any, bad: float) -> None:
+    made = trainer()
+    made.forward_backward()
+    made.net.second.weight.main_grad[0, 1] = bad
+    found = by_name(made, looked(made, per_parameter=True))
+    assert found["first.weight"] == pytest.approx(FIRST)
+    assert not math.isfinite(found["second.weight"])
+    assert math.isnan(found["second.weight"]) is math.isnan(bad)
+
+
+def test_an_empty_parameter_has_the_norm_0(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    made.net.second.weight.main_grad = torch.empty(0)
+    assert by_name(made, looked(made, per_parameter=True))["second.weight"] == 0.0
+
+
+def test_the_first_look_of_a_step_stands(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    before = looked(made, per_parameter=True)
+    made.net.first.weight.main_grad.fill_(math.nan)
+    for group in made.ddp.bucket_groups:
+        before.look(group, False)
+    assert by_name(made, before)["first.weight"] == pytest.approx(FIRST)
+    before.clear()
+    assert before.taken() == []
+    before.look(made.ddp.bucket_groups[0], False)
+    assert math.isnan(by_name(made, before)["first.weight"])
+
+
+def test_a_forced_all_reduce_of_one_group_is_remembered_until_the_next_step(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward([ONES])
+    before = BeforeReduction(per_parameter=True)
+    before.look(made.ddp.bucket_groups[0], True)
+    before.look(made.ddp.bucket_groups[0], False)
+    assert before.forced_all_reduce
+    before.clear()
+    assert not before.forced_all_reduce

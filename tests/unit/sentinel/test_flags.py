@@ -1,0 +1,118 @@
+"""Flags from norms, losses and scales: which suspicion raises which."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from megatron_nanguard.sentinel import NAMES, Flag, Suspicions, flag_tensor
+from megatron_nanguard.sentinel.flags import FP32_MAX, fault_flags
+
+CPU = torch.device("cpu")
+NAN, INF = math.nan, math.inf
+
+
+def raised(num_ranks: int = 8, **seen: Any) -> set[str]:
+    """Names of the flags that are on."""
+    flags = flag_tensor(Suspicions(**seen), num_ranks, CPU)
+    assert (flags.dtype, flags.shape) == (torch.int32, (len(Flag),))
+    return {name for name, value in zip(NAMES, flags.tolist(), strict=True) if value}
+
+
+def norms(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def test_the_order_of_the_flags_is_fixed() -> None:
+    assert NAMES == ("local", "reduced", "loss", "own_fault", "dead_step", "dynamic_scale", "minimal_scale")
+    assert [int(flag) for flag in Flag] == list(range(7))
+
+
+def test_nothing_seen_raises_nothing() -> None:
+    assert raised() == set()
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_one_bad_norm_of_many_raises_its_flag_alone(bad: float) -> None:
+    assert raised(before=[norms(1.0, 2.0), norms(3.0, bad)], after=norms(1.0)) == {"local"}
+    assert raised(before=[norms(1.0, 2.0)], after=norms(1.0, bad, 0.0)) == {"reduced"}
+
+
+@pytest.mark.parametrize("num_ranks", [1, 8])
+def test_a_sum_of_squares_that_overflows_over_all_ranks_is_suspicious(num_ranks: int) -> None:
+    edge = math.sqrt(FP32_MAX / num_ranks)
+    assert raised(num_ranks, before=[norms(edge * 0.999)], after=norms(edge * 0.999)) == set()
+    assert raised(num_ranks, before=[norms(edge * 1.001)], after=norms(edge * 1.001)) == {"local", "reduced"}
+
+
+def test_norms_that_are_harmless_alone_are_added_up_over_buckets() -> None:
+    part = math.sqrt(FP32_MAX / 8) * 0.8
+    assert raised(8, before=[norms(part)]) == set()
+    assert raised(8, before=[norms(part), norms(part)]) == {"local"}
+
+
+def test_a_square_that_overflows_fp32_itself_is_suspicious() -> None:
+    assert raised(1, before=[norms(1e30)]) == {"local"}
+
+
+def test_empty_norms_are_silent() -> None:
+    assert raised(before=[norms()], after=norms()) == set()
+
+
+def test_a_bad_loss_raises_its_flag() -> None:
+    assert raised(loss=torch.tensor(True)) == {"loss"}
+    assert raised(loss=torch.tensor(False)) == set()
+
+
+@pytest.mark.parametrize("last", [NAN, INF, -INF])
+def test_a_norm_of_the_step_before_that_was_not_finite_is_a_dead_step(last: float) -> None:
+    for held in (last, torch.tensor(last), torch.tensor([last])):
+        assert raised(last_norms=[1.0, held, torch.tensor(2.0)]) == {"dead_step"}
+
+
+def test_finite_norms_of_the_step_before_are_silent() -> None:
+    assert raised(last_norms=[1.0, torch.tensor([2.0]), torch.tensor(1e38)]) == set()
+
+
+def test_the_scalers_state_is_told_beside_the_rest() -> None:
+    assert raised(dynamic_scale=True, minimal_scale=torch.tensor([False])) == {"dynamic_scale"}
+    assert raised(dynamic_scale=True, minimal_scale=torch.tensor([True])) == {"dynamic_scale", "minimal_scale"}
+
+
+def test_a_faulty_rank_says_nothing_but_that() -> None:
+    assert fault_flags(CPU).tolist() == [0, 0, 0, 1, 0, 0, 0]
+
+
+class ReadCounter(TorchDispatchMode):
+    """Counts what would make the host wait: values read, and copies to or from the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.lift_fresh.default):
+            self.waits.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_value_is_read_and_no_host_tensor_made() -> None:
+    seen = Suspicions(
+        before=[norms(1.0, NAN)],
+        after=norms(INF),
+        loss=torch.tensor(True),
+        last_norms=[NAN, torch.tensor(1.0)],
+        dynamic_scale=True,
+        minimal_scale=torch.tensor([True]),
+    )
+    with ReadCounter() as counter:
+        flag_tensor(seen, 8, CPU)
+    assert counter.waits == []
+    with ReadCounter() as counter:
+        torch.tensor(1.0).item()
+    assert len(counter.waits) == 2
