@@ -9,6 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -187,7 +188,8 @@ class Guard:
         """A Megatron we do not know, and what is lost where a function is not as we know it. Alike on all ranks."""
         assert self.settings is not None
         release = self.release()
-        problems = [f"{reason} (patch group {group!r})" for group, reason in self.engine.declined.items()]
+        lost = {group: reason for group, reason in self.engine.declined.items() if group not in ESSENTIAL}
+        problems = [f"{reason} (patch group {group!r})" for group, reason in lost.items()]
         if release is not None and not KNOWN[0] <= release <= KNOWN[1]:
             problems.append(
                 f"Megatron core {host.core_version()} is outside of 0.8 to 0.19, which this version knows; "
@@ -216,7 +218,7 @@ class Guard:
 
     def _start(self, settings: Settings, run_id: str) -> None:
         assert self._meeting is not None
-        self._run = Run(settings, run_id, self._meeting.rank)
+        self._run = Run(settings, run_id, self._meeting.rank, partial(self._meeting.is_first, "cannot write"))
         self._policy = settings.on_nonfinite
         if self._policy == "skip" and not host.trainer_tolerates_skips():
             self._policy = "abort"
@@ -231,7 +233,8 @@ class Guard:
                 self._policy,
                 self._run.directory.path,
             )
-            if self._drilling:
+            if self._drilling and settings.drill:
+                self._run.write_drill_plan(settings.drill)
                 log.warning("this run is a drill: faults are planted on purpose (%s)", settings.drill)
                 self._drilling.mark_checkpoints()
 
@@ -256,7 +259,7 @@ class Guard:
             subject.learn()
             if self._run is not None:
                 self._run.write_map(subject.names, subject.coordinates, subject.sizes)
-                if self._speaks and len(self._subjects) == 1:
+                if self._meeting.is_first("start"):
                     self._run.write_fingerprint(subject.sizes.world, self._host_checks.changes())
                     self._tell_of_start(subject)
             self._plant(subject)
@@ -390,7 +393,7 @@ class Guard:
         alarm = Alarm(tuple(vote(flags, voters)), optimizer)
         self.counts["steps_guarded"] += 1
         if alarm.has(Flag.OWN_FAULT):
-            self._give_up()
+            self._give_up(voters)
             return PASS
         if not self._is_incident(subject, alarm):
             return COUNTED_SKIP if self._is_overflow(alarm) else PASS
@@ -426,14 +429,14 @@ class Guard:
             subject, alarm, setting, lambda outcome: deciding.decide(policy, subject.step, subject.budget)
         )
 
-    def _give_up(self) -> None:
+    def _give_up(self, voters: Voters) -> None:
         """A fault of ours on some rank: off on all ranks together."""
         self._switch_off()
         message = (
             "a fault of nanguard's own on some rank: it is off on all ranks, Megatron's own NaN checks are back on"
         )
         self._notes.append(message)
-        if self._speaks:
+        if self._meeting is not None and self._meeting.rank == voters.ranks[0]:
             log.warning(message)
 
     # ---------------------------------------------------------------- finding the subject

@@ -17,7 +17,7 @@ ARGS=(
   --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --bf16
   --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
   --vocab-size 128 --make-vocab-size-divisible-by 8 --tokenizer-type NullTokenizer --mock-data --num-workers 0
-  --micro-batch-size 2 --global-batch-size 16 --train-iters 3 --eval-iters 0 --log-interval 1
+  --micro-batch-size 2 --global-batch-size 16 --train-iters 3 --eval-iters 0 --eval-interval 1000 --log-interval 1
   --lr 1e-3 --min-lr 1e-4 --lr-decay-style constant --weight-decay 0.01 --clip-grad 1.0
   --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion
   --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion --distributed-timeout-minutes 2

@@ -33,9 +33,9 @@ def exchange(mine: Sequence[int], voters: Voters, device: torch.device) -> list[
     Collective: all voters.
     """
     sent = torch.tensor(list(mine), dtype=torch.int64, device=device)
-    rows = torch.empty(len(voters.ranks) * len(mine), dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(rows, sent, group=voters.group)
-    found: list[list[int]] = rows.cpu().view(len(voters.ranks), len(mine)).tolist()
+    rows = [torch.empty_like(sent) for _ in voters.ranks]
+    dist.all_gather(rows, sent, group=voters.group)
+    found: list[list[int]] = torch.stack(rows).cpu().tolist()
     return found
 
 

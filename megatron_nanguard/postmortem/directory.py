@@ -22,12 +22,12 @@ class RunDirectory:
         Args:
             root: `--nanguard-dir`.
             run_id: name of the attempt, the same on all ranks.
-            log: takes the one line that a directory costs when it cannot be written.
+            log: takes the one line that it costs when something cannot be written.
         """
         self.path = root / "runs" / run_id
         self._log = log
         self._incidents_of_step: Counter[int] = Counter()
-        self._given_up: set[Path] = set()
+        self._has_complained = False
 
     def incident_path(self, step: int) -> str:
         """Name the directory of a new incident, relative to the run; call once per incident, on every rank alike."""
@@ -42,7 +42,7 @@ class RunDirectory:
             relative: file name inside the run directory.
             record: a record of `records/`.
         Returns:
-            The file, or None when it could not be written; the first failure in a directory was logged.
+            The file, or None when it could not be written; the first failure was logged.
         """
         target = self.path / relative
         content = to_json(record)
@@ -63,10 +63,10 @@ class RunDirectory:
         return self.write(f"{incident}/{postmortem_name(postmortem)}", fit(postmortem))
 
     def _complain(self, target: Path, error: OSError) -> None:
-        if target.parent in self._given_up:
-            return
-        self._given_up.add(target.parent)
-        self._log(f"cannot write {target}: {error.strerror or error}; training goes on without files in this directory")
+        if not self._has_complained:
+            self._has_complained = True
+            reason = error.strerror or error
+            self._log(f"cannot write {target}: {reason}; training goes on, further files that fail are not mentioned")
 
 
 def postmortem_name(postmortem: Postmortem) -> str:

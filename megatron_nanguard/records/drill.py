@@ -1,4 +1,4 @@
-"""What became of the planted faults: the content of `drill/rank00005.json`, which no diagnosis reads."""
+"""Planted faults, which no diagnosis reads: the plan in `drill.json`, and what came of it in `drill/rank00005.json`."""
 
 from __future__ import annotations
 

@@ -50,5 +50,12 @@ class Meeting:
         """Own client of the store for one purpose."""
         return own_client(f"{self._prefix}/{purpose}")
 
+    def is_first(self, what: str) -> bool:
+        """Whether no rank of this world has asked for this before. Never waits for another rank."""
+        try:
+            return int(self.store("first").add(what, 1)) == 1
+        except RuntimeError:
+            return True  # the store is gone at the end of a run: better said twice than not at all
+
     def _handshake(self) -> Handshake:
         return Handshake(self.store("handshake"), self.ranks, self.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from megatron_nanguard.parameters.file import map_file
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.drill import DrillFile
+from megatron_nanguard.records.drill import DrillFile, DrillPlan
 from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
 from megatron_nanguard.records.status import Status
 from megatron_nanguard.settings import PREFIX, Settings
@@ -23,12 +23,20 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class Run:
-    """The directory of one attempt and this rank's files in it."""
+    """The directory of one attempt and this rank's files in it.
 
-    def __init__(self, settings: Settings, run_id: str, rank: int) -> None:
-        self.run_id, self.rank = run_id, rank
-        self.directory = RunDirectory(Path(_root(settings)), run_id, log.warning)
+    Args:
+        is_first: asked when something cannot be written: no other rank has said so yet.
+    """
+
+    def __init__(self, settings: Settings, run_id: str, rank: int, is_first: Callable[[], bool]) -> None:
+        self.run_id, self.rank, self._is_first = run_id, rank, is_first
+        self.directory = RunDirectory(Path(_root(settings)), run_id, self._complain)
         self._maps: set[str] = set()
+
+    def _complain(self, text: str) -> None:
+        if self._is_first():
+            log.warning(text)
 
     def write_fingerprint(self, world_size: int, changes: tuple[HostChange, ...]) -> None:
         """What the run was started with. One rank writes it."""
@@ -53,6 +61,10 @@ class Run:
             name = name.replace(".json", f".{len(self._maps)}.json")
         self._maps.add(name)
         self.directory.write(name, record)
+
+    def write_drill_plan(self, spec: str) -> None:
+        """What is to be planted. One rank writes it; no diagnosis reads it."""
+        self.directory.write("drill.json", DrillPlan(spec=spec))
 
     def write_drill(self, record: DrillFile) -> None:
         """What became of this rank's drills. No diagnosis reads it."""

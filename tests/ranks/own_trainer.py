@@ -32,10 +32,10 @@ def own_groups() -> ProcessGroupCollection:
     return ProcessGroupCollection(**dict.fromkeys(single, alone), **dict.fromkeys(whole, dist.group.WORLD))
 
 
-def build(groups: ProcessGroupCollection | None) -> tuple[Any, Any]:
-    """A GPT of one layer under DDP, and its optimizer."""
+def build(groups: ProcessGroupCollection | None, num_layers: int = 1) -> tuple[Any, Any]:
+    """A GPT under DDP, and its optimizer."""
     config = TransformerConfig(
-        num_layers=1, hidden_size=16, num_attention_heads=2, masked_softmax_fusion=False, bias_dropout_fusion=False
+        num_layers=num_layers, hidden_size=16, num_attention_heads=2, masked_softmax_fusion=False, bias_dropout_fusion=False
     )
     config.finalize_model_grads_func = finalize_model_grads
     spec = get_gpt_layer_local_spec()

@@ -12,7 +12,7 @@ import pytest
 from megatron_nanguard.postmortem.merging import merge
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import Coordinates
-from megatron_nanguard.records.drill import DrillFile, DrillOutcome
+from megatron_nanguard.records.drill import DrillFile, DrillOutcome, DrillPlan
 from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
 from megatron_nanguard.records.incident import Cause, Origin
 from megatron_nanguard.records.json_form import fields_of, to_json
@@ -49,7 +49,8 @@ EXAMPLES: list[tuple[str, Any]] = [
     ("incident.json", incident(origin=(ORIGIN,), causes=(Cause("undecided", 0.1, (), (), (), ""),))),
     ("incident.json", merge(map(demo_postmortem, range(8)), exchanged=None, policy=ABORT, files=["a.json"])),
     ("param_map.json", ParameterMapFile(SCHEMA_VERSION, place(6), SIZES, None, (ENTRY,))),
-    ("drill.json", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
+    ("drill.json", DrillPlan(spec="nan@step=3")),
+    ("drill_outcomes.json", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
     ("status.json", Status(rank=1, coordinates=None, steps_guarded=3, points_fired={"a": 3}, alarms=0, incidents=0)),
     (
         "fingerprint.json",

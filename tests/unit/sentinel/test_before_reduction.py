@@ -59,7 +59,7 @@ def test_one_norm_per_bucket_is_of_everything_in_it(megatron: Any) -> None:
     made = trainer()
     made.forward_backward()
     (bucket,) = looked(made, per_parameter=False).taken()
-    assert [tuple(param.shape) for param in bucket.params] == [(2, 2), (1, 2)] or len(bucket.params) == 2
+    assert len(bucket.params) == 2
     assert bucket.norms.tolist() == [pytest.approx(math.sqrt(180.0))]
 
 

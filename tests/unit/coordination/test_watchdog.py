@@ -1,0 +1,137 @@
+"""A watchdog ends the rank, here a recorder in its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from megatron_nanguard.coordination.watchdog import EXIT_CODE, FAILED, Watchdog
+from tests.unit.coordination.ranks import client
+
+Stores = Callable[[], Any]
+
+
+class Leaving:
+    """Where ``leave_now`` would stand."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self.left = threading.Event()
+
+    def __call__(self, code: int) -> None:
+        self.codes.append(code)
+        self.left.set()
+
+
+def watchdog(store: Any, leave: Leaving, rank: int = 5, world_size: int = 8) -> Watchdog:
+    return Watchdog(store, rank, world_size, leave)
+
+
+def test_an_incident_in_time_leaves_nothing_behind(store: Stores) -> None:
+    leave, mine = Leaving(), client(store)
+    with watchdog(mine, leave) as dog:
+        dog.stage("signal", 20.0)
+        dog.stage("files", 20.0)
+        time.sleep(0.5)
+    assert leave.codes == []
+    assert not mine.check([FAILED])
+    time.sleep(0.5)
+    assert [thread.name for thread in threading.enumerate() if thread.name == "nanguard-watchdog"] == []
+
+
+def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(
+    store: Stores, log: pytest.LogCaptureFixture
+) -> None:
+    leave, mine = Leaving(), client(store)
+    with watchdog(mine, leave) as dog:
+        dog.stage("exchange", 0.3)
+        assert leave.left.wait(10)
+    assert leave.codes == [EXIT_CODE]
+    assert mine.get(FAILED) == b"rank 5 waited too long in stage exchange"
+    assert log.messages == [
+        "rank 5 leaves an incident in stage 'exchange': the deadline has passed (--nanguard-deadline)"
+    ]
+
+
+def test_a_new_stage_has_time_of_its_own(store: Stores) -> None:
+    leave = Leaving()
+    with watchdog(client(store), leave) as dog:
+        dog.stage("signal", 0.5)
+        dog.stage("exchange", 20.0)
+        time.sleep(1.0)
+    assert leave.codes == []
+
+
+def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(
+    store: Stores, log: pytest.LogCaptureFixture
+) -> None:
+    leave = Leaving()
+    with watchdog(client(store), leave) as dog:
+        dog.stage("exchange", 600.0)
+        client(store).set(FAILED, "rank 3, stage exchange: out of memory")
+        assert leave.left.wait(10)
+    assert leave.codes == [EXIT_CODE]
+    assert log.messages == [
+        "rank 5 leaves an incident in stage 'exchange': told by rank 3, stage exchange: out of memory"
+    ]
+
+
+def test_a_body_that_fails_tells_the_others_and_leaves(store: Stores, log: pytest.LogCaptureFixture) -> None:
+    leave, mine = Leaving(), client(store)
+    with pytest.raises(ValueError, match="row"), watchdog(mine, leave) as dog:
+        dog.stage("exchange", 600.0)
+        raise ValueError("a row is too short")
+    # The recorder comes back where the process would have ended.
+    assert leave.codes == [EXIT_CODE]
+    assert mine.get(FAILED) == b"rank 5, stage exchange: a row is too short"
+    assert log.messages == ["the incident failed on rank 5 in stage 'exchange': a row is too short"]
+
+
+def test_a_process_that_is_ending_already_is_left_alone(store: Stores) -> None:
+    leave, mine = Leaving(), client(store)
+    with pytest.raises(SystemExit), watchdog(mine, leave):
+        sys.exit(3)
+    assert leave.codes == []
+    assert not mine.check([FAILED])
+
+
+class GoneStore:
+    """A store whose server has ended, as torch reports it."""
+
+    def check(self, keys: list[str]) -> bool:
+        raise RuntimeError("Broken pipe")
+
+    set = check
+
+
+def test_without_the_store_the_rank_leaves_too(log: pytest.LogCaptureFixture) -> None:
+    leave = Leaving()
+    with watchdog(GoneStore(), leave) as dog:
+        dog.stage("exchange", 600.0)
+        assert leave.left.wait(10)
+    assert leave.codes == [EXIT_CODE]
+    assert log.messages == [
+        "rank 5 leaves an incident in stage 'exchange': the rendezvous store is gone (Broken pipe)"
+    ]
+
+
+def test_the_real_one_ends_a_process_that_hangs_with_65_and_shows_where() -> None:
+    code = """
+import time
+import torch.distributed as dist
+from megatron_nanguard.coordination.watchdog import Watchdog
+def stuck_here():
+    time.sleep(60)
+with Watchdog(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), 0, 1) as dog:
+    dog.stage("exchange", 0.1)
+    stuck_here()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode == EXIT_CODE
+    assert "stuck_here" in done.stderr
