@@ -64,7 +64,7 @@ class Guard:
         self._drilling: Drilling | None = None
         self._crews: dict[int, DrillCrew] = {}
         self._subjects: list[Subject] = []
-        self._chunks: list[Any] = []
+        self._sorted: list[list[Any]] = []
         self._host_checks = host.HostChecks()
         self._depth = 0
         self._unseen = 0
@@ -241,12 +241,15 @@ class Guard:
     # ---------------------------------------------------------------- names
 
     def chunks_seen(self, chunks: Sequence[Any]) -> None:
-        """Chunks whose parameters are being sorted: kept for optimizers that are built past the factory."""
-        self._chunks += [chunk for chunk in chunks if not any(chunk is known for known in self._chunks)]
+        """Chunks whose parameters are being sorted: kept together for optimizers that are built past the factory."""
+        others = [known for known in self._sorted if not _have_common(known, chunks)]
+        joined = [chunk for known in self._sorted if _have_common(known, chunks) for chunk in known]
+        joined += [chunk for chunk in chunks if not _have_common(joined, [chunk])]
+        self._sorted = [*others, joined]
 
     def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
         """Put an optimizer under guard."""
-        self._chunks.clear()
+        self._sorted.clear()
         if self.active:
             self._watch(optimizer, chunks)
 
@@ -267,9 +270,7 @@ class Guard:
 
     def _sorted_with(self, chunks: Sequence[Any]) -> Sequence[Any]:
         """The chunks whose parameters were sorted together with these, as far as that was seen."""
-        together = any(chunk is seen for chunk in chunks for seen in self._chunks)
-        found, self._chunks = (self._chunks, []) if together else (list(chunks), self._chunks)
-        return found
+        return next((known for known in self._sorted if _have_common(known, chunks)), chunks)
 
     def _tell_of_start(self, subject: Subject) -> None:
         if self._host_checks.changes():
@@ -477,3 +478,7 @@ class Guard:
                     self._run.write_drill(crew.record())
             place = self._subjects[0].coordinates if self._subjects else None
             self._run.write_status(place, self.engine.fired, self.counts, tuple(self._notes))
+
+
+def _have_common(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return any(one is other for one in some for other in others)

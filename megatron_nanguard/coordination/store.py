@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-__all__ = ["Store", "decide_once", "own_client", "wait_for"]
+__all__ = ["Store", "decide_once", "own_client", "wait_for", "within"]
 
 
 def own_client(prefix: str) -> Store:
@@ -20,6 +20,11 @@ def own_client(prefix: str) -> Store:
     store = dist.distributed_c10d._get_default_store()
     if hasattr(store, "clone"):
         store = store.clone()
+    return PrefixStore(prefix, store)
+
+
+def within(store: Store, prefix: str) -> Store:
+    """The keys under one more prefix, on the same connection."""
     return PrefixStore(prefix, store)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from megatron_nanguard.coordination.electorate import Electorate
 from megatron_nanguard.coordination.handshake import Agreement, Declaration, Handshake
-from megatron_nanguard.coordination.store import Store, own_client
+from megatron_nanguard.coordination.store import Store, own_client, within
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.version import __version__
 
@@ -21,7 +21,8 @@ class Meeting:
     def __init__(self, ranks: Sequence[int], ordinal: int) -> None:
         self.ranks = tuple(ranks)
         self.rank = dist.get_rank()
-        self._prefix = f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}"
+        # One connection for everything: rank 0 serves them all, and a new one may wait for name servers.
+        self._client = own_client(f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}")
         self._optimizers = 0
 
     def declare_off(self) -> None:
@@ -47,8 +48,8 @@ class Meeting:
         return electorate
 
     def store(self, purpose: str) -> Store:
-        """Own client of the store for one purpose."""
-        return own_client(f"{self._prefix}/{purpose}")
+        """The keys of one purpose."""
+        return within(self._client, purpose)
 
     def is_first(self, what: str) -> bool:
         """Whether no rank of this world has asked for this before. Never waits for another rank."""

@@ -35,7 +35,11 @@ def own_groups() -> ProcessGroupCollection:
 def build(groups: ProcessGroupCollection | None, num_layers: int = 1) -> tuple[Any, Any]:
     """A GPT under DDP, and its optimizer."""
     config = TransformerConfig(
-        num_layers=num_layers, hidden_size=16, num_attention_heads=2, masked_softmax_fusion=False, bias_dropout_fusion=False
+        num_layers=num_layers,
+        hidden_size=16,
+        num_attention_heads=2,
+        masked_softmax_fusion=False,
+        bias_dropout_fusion=False,
     )
     config.finalize_model_grads_func = finalize_model_grads
     spec = get_gpt_layer_local_spec()

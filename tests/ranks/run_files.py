@@ -47,7 +47,9 @@ class RunFiles:
 
     def drills(self) -> list[dict[str, Any]]:
         """What became of every drill on every rank that it names."""
-        return [drill for path in self.path.glob("drill/rank*.json") for drill in read(path, "drill")["drills"]]
+        return [
+            drill for path in self.path.glob("drill/rank*.json") for drill in read(path, "drill_outcomes")["drills"]
+        ]
 
 
 def read(path: Path, schema: str) -> dict[str, Any]:

@@ -104,8 +104,9 @@ def check_run(run: RunFiles, cases: Sequence[Case], layout: Layout) -> None:
         assert status["steps_guarded"] == len(cases) + 1
         assert status["alarms"] == status["incidents"] == len(planted)
     assert all(drill["fired"] for drill in run.drills())
-    told = [path for path in run.path.rglob("*") if path.is_file() and b"drill" in path.read_bytes()]
-    assert {path.parent for path in told} == {run.path / "drill"}
+    assert read(run.path / "drill.json", "drill")["spec"] == specification(cases)
+    told = {path for path in run.path.rglob("*") if path.is_file() and b"drill" in path.read_bytes()}
+    assert told == {run.path / "drill.json", *run.path.glob("drill/*")}
 
 
 def check_log(out: str, cases: Sequence[Case]) -> None:

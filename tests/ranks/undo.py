@@ -53,8 +53,8 @@ def left_over() -> list[str]:
     return [path for path, value in held_by_megatron() if "__nanguard_point__" in getattr(value, "__dict__", {})]
 
 
-def missed() -> list[str]:
-    """Where an original is held although it is patched: whoever calls it from there passes us by."""
+def originals_held() -> list[str]:
+    """Where a function that we patch is held as it was: after `enable()` whoever calls it from there passes us by."""
     originals = {id(value) for value in before.values()}
     return [path for path, value in held_by_megatron() if id(value) in originals]
 
@@ -114,10 +114,10 @@ def switch_off(chunk: Any) -> None:
 
 
 before = dict(places())
-told["left_over_before"] = left_over()
+told["originals_held_before"] = originals_held()
 megatron_nanguard.enable()
 told["patched"] = differing()
-told["missed"] = missed()
+told["originals_held"] = originals_held()
 host.train_step = stepping(host.train_step)
 pretrain_gpt.main()
 told["fired_at_the_end"] = dict(engines[0].fired)

@@ -86,7 +86,7 @@ def prepared_by_hand() -> None:
         forward_backward(chunk, optimizer)
         print("found", optimizer.prepare_grads())
         print("applied", optimizer.step()[0])
-        print("votes", len(votes))
+        print("votes", votes)
 
 
 def look_on() -> None:

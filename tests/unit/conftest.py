@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,19 +19,6 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     yield caplog
     logger.setLevel(before)
     logger.removeHandler(caplog.handler)
-
-
-@pytest.fixture
-def store() -> Iterator[Any]:
-    """A rendezvous store of its own: ``store()`` gives one more client, as another rank would have it."""
-    import torch.distributed as dist
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    yield lambda: dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
-    del server
 
 
 @pytest.fixture(scope="module")

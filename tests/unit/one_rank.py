@@ -58,7 +58,9 @@ class Trainer:
             net.to(torch.float16 if precision["fp16"] else torch.bfloat16)
         self.ddp = DistributedDataParallel(self.config, DistributedDataParallelConfig(**ddp_options), net)
         self.net = net
-        settings = OptimizerConfig(**{"lr": 0.1, "optimizer": "sgd", "clip_grad": 0.0, "weight_decay": 0.0, **optimizer_options})
+        settings = OptimizerConfig(
+            **{"lr": 0.1, "optimizer": "sgd", "clip_grad": 0.0, "weight_decay": 0.0, **optimizer_options}
+        )
         self.optimizer = get_megatron_optimizer(settings, [self.ddp])
         self.config.grad_scale_func = self.optimizer.scale_loss
 

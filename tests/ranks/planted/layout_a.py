@@ -48,8 +48,8 @@ def replica_0(local: set[str], *, reduced: set[str], losses: dict[int, set[int]]
     )
 
 
-# Through the final norm of rank 5 alone into its logits, which meet those of rank 4 in the softmax: both losses are NaN.
-# Their gradient goes back through everything that the replica has.
+# Through the final norm of rank 5 alone into its logits, which meet those of rank 4 in the softmax: both losses are
+# NaN. Their gradient goes back through everything that the replica has.
 FORWARD = Case(
     "nan@step={step},rank=5,mb=2,phase=forward,module=decoder.layers.3.mlp",
     replica_0(WHOLE, reduced=WHOLE, losses={2: {4, 5}}),

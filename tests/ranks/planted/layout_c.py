@@ -1,7 +1,8 @@
 """C: MoE EP2 DP4, distributed optimizer, every token to every expert. rank = dp; rank % 2 tells which experts it has.
 
 Experts 0 to 3 on ranks 0 and 2, experts 4 to 7 on ranks 1 and 3. Tokens travel inside {0, 1} and {2, 3}; experts are
-reduced over {0, 2} and {1, 3}, the rest over all four. Two buffers, in the reverse order of the model:
+reduced over {0, 2} and {1, 3}, the rest over all four. Ranks 2 and 3 are the second replica of the experts, which says
+it with one index where DP needs two. Two buffers, in the reverse order of the model:
 
     dense    final norm 128, layers 3, 2, 1, 0 with 17152 each, positions 2048, words 8192: 78976, 19744 per owner
              layer: router 512, norm 128, qkv 12288, proj 4096, norm 128
@@ -29,7 +30,7 @@ CASES = (
             before={2, 3},
             after_only={1},
             by={OVER_DP: {1}},
-            groups=({"dp": (2, 3)},),
+            groups=({"expert_dp": (1,)},),
             local=BELOW_MOE_1,
             reduced=BELOW_MOE_1,
         ),
@@ -43,7 +44,7 @@ CASES = (
             before={2, 3},
             after_only={0, 1},
             by={OVER_DP: {0, 1}},
-            groups=({"dp": (2, 3)},),
+            groups=({"expert_dp": (1,)},),
             local=WHOLE,
             reduced=WHOLE,
             losses={1: {2}},

@@ -14,8 +14,8 @@ BELOW_MLP_1 = below_mlp(1) | layers([0]) | FIRST_STAGE
 CASES = (
     Case(
         "nan@step={step},rank=3,mb=1,phase=backward,module=decoder.layers.1.mlp",
-        # Stage 1 and stage 0 of replica 1. Over DP to {0, 2}; the embeddings of {0, 1} go on to {6, 7}. Stage 2 = {4, 5}
-        # sees nothing of it.
+        # Stage 1 and stage 0 of replica 1. Over DP to {0, 2}; the embeddings of {0, 1} go on to {6, 7}. Stage 2, which
+        # is {4, 5}, sees nothing of it.
         Incident(
             kind=BEFORE,
             before={1, 3},

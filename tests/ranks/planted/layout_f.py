@@ -1,7 +1,8 @@
 """F: MoE EP2 PP2 DP4, plain DDP, every token to every expert. rank = dp + 4 * pp; layers 0 and 1 on ranks 0 to 3.
 
 Experts 0 to 3 on even ranks, 4 to 7 on odd ones. Tokens travel inside {0, 1}, {2, 3}, {4, 5}, {6, 7}; experts are
-reduced over {0, 2}, {1, 3}, {4, 6}, {5, 7}, the rest over a whole stage.
+reduced over {0, 2}, {1, 3}, {4, 6}, {5, 7}, the rest over a whole stage. Ranks 0, 1, 4 and 5 are the first replica of
+the experts, which says it with one index where DP needs two.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def of_expert_group(local: set[str], *, reduced: set[str], losses: dict[int, set
         before={0, 1, 4, 5},
         after_only={2, 3, 6, 7},
         by={OVER_DP: {2, 3, 6, 7}},
-        groups=({"dp": (0, 1)},),
+        groups=({"expert_dp": (0,)},),
         local=local,
         reduced=reduced,
         losses=losses,

@@ -1,4 +1,4 @@
-"""Several ranks of a handshake as threads, each with a client of its own of one real store."""
+"""Several ranks as threads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from torch._C._distributed_c10d import PrefixStore, Store
-
 Result = TypeVar("Result")
-
-
-def client(store: Callable[[], Store], purpose: str = "handshake") -> Store:
-    """What `own_client` gives a rank."""
-    return PrefixStore(f"nanguard/1/0-3/{purpose}", store())
 
 
 def together(work: Mapping[int, Callable[[], Result]], delays: Mapping[int, float] | None = None) -> dict[int, Result]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard.coordination import electorate as module
 from megatron_nanguard.coordination.electorate import Electorate
-from tests.unit.coordination.ranks import client, together
-
-Stores = Callable[[], Any]
+from tests.unit.coordination.conftest import Clients
+from tests.unit.coordination.ranks import together
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
     yield made
 
 
-def electorates(store: Stores, built: tuple[int, ...], ranks: tuple[int, ...] = (0, 1, 2, 3)) -> dict[int, Electorate]:
+def electorates(store: Clients, built: tuple[int, ...], ranks: tuple[int, ...] = (0, 1, 2, 3)) -> dict[int, Electorate]:
     """One electorate per rank; some ranks have built the optimizer."""
-    found = {rank: Electorate(client(store, "optimizer/1"), ranks, rank) for rank in ranks}
+    found = {rank: Electorate(PrefixStore("optimizer/1", store(rank)), ranks, rank) for rank in ranks}
     for rank in built:
         found[rank].register()
     return found
 
 
-def test_when_all_have_built_it_the_whole_world_votes_on_the_default_group(store: Stores, groups: list[Any]) -> None:
+def test_when_all_have_built_it_the_whole_world_votes_on_the_default_group(store: Clients, groups: list[Any]) -> None:
     found = electorates(store, built=(0, 1, 2, 3))
     voters = together({rank: one.voters for rank, one in found.items()})
     assert {one.ranks for one in voters.values() if one} == {(0, 1, 2, 3)}
@@ -39,7 +39,7 @@ def test_when_all_have_built_it_the_whole_world_votes_on_the_default_group(store
     assert groups == []
 
 
-def test_only_those_that_have_built_it_vote_on_a_group_of_their_own(store: Stores, groups: list[Any]) -> None:
+def test_only_those_that_have_built_it_vote_on_a_group_of_their_own(store: Clients, groups: list[Any]) -> None:
     found = electorates(store, built=(0, 2, 3))
     voters = together({rank: one.voters for rank, one in found.items()})
     assert voters[1] is None
@@ -47,7 +47,7 @@ def test_only_those_that_have_built_it_vote_on_a_group_of_their_own(store: Store
     assert groups == [(0, 2, 3)] * 3
 
 
-def test_a_rank_that_builds_it_after_the_first_decision_is_no_voter(store: Stores, groups: list[Any]) -> None:
+def test_a_rank_that_builds_it_after_the_first_decision_is_no_voter(store: Clients, groups: list[Any]) -> None:
     found = electorates(store, built=(0, 1))
     first = found[0].voters()
     found[3].register()
@@ -59,7 +59,7 @@ def test_a_rank_that_builds_it_after_the_first_decision_is_no_voter(store: Store
     assert late.ranks == (0, 1)
 
 
-def test_a_smaller_parallel_world_has_a_group_even_if_all_of_it_votes(store: Stores, groups: list[Any]) -> None:
+def test_a_smaller_parallel_world_has_a_group_even_if_all_of_it_votes(store: Clients, groups: list[Any]) -> None:
     found = electorates(store, built=(2, 3), ranks=(2, 3))
     voters = found[2].voters()
     assert voters is not None
@@ -67,15 +67,15 @@ def test_a_smaller_parallel_world_has_a_group_even_if_all_of_it_votes(store: Sto
     assert groups == [(2, 3)]
 
 
-def test_asked_again_the_same_voters_answer_without_a_second_group(store: Stores, groups: list[Any]) -> None:
+def test_asked_again_the_same_voters_answer_without_a_second_group(store: Clients, groups: list[Any]) -> None:
     found = electorates(store, built=(0, 1))
     assert found[0].voters() is found[0].voters()
     assert groups == [(0, 1)]
 
 
-def test_two_optimizers_have_voters_of_their_own(store: Stores, groups: list[Any]) -> None:
+def test_two_optimizers_have_voters_of_their_own(store: Clients, groups: list[Any]) -> None:
     first = electorates(store, built=(0, 1, 2, 3))
-    second = Electorate(client(store, "optimizer/2"), (0, 1, 2, 3), 3)
+    second = Electorate(PrefixStore("optimizer/2", store(3)), (0, 1, 2, 3), 3)
     second.register()
     voters, others = first[3].voters(), second.voters()
     assert voters is not None

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pytest
 
 from megatron_nanguard.coordination.handshake import Agreement, Declaration, Handshake
 from megatron_nanguard.coordination.store import wait_for
-from tests.unit.coordination.ranks import client, together
+from tests.unit.coordination.conftest import Clients
+from tests.unit.coordination.ranks import together
 
 RANKS = (0, 1, 2, 3)
 MINE = Declaration(on=True, version="0.1.0", options="a1b2")
 OFF = Declaration(on=False, version="0.1.0", options="")
 PATIENT = 20.0
 
-Stores = Callable[[], Any]
-
 
 def meet(
-    store: Stores,
+    store: Clients,
     declared: Mapping[int, Declaration | None],
     *,
     seconds: float | Mapping[int, float] = PATIENT,
@@ -31,7 +29,7 @@ def meet(
     """Let every rank declare; None stays away, and one that is off stands aside without waiting."""
 
     def work(rank: int, mine: Declaration) -> Agreement | None:
-        handshake = Handshake(client(store), RANKS, rank)
+        handshake = Handshake(store(rank), RANKS, rank)
         if not mine.on:
             handshake.stand_aside(mine)
             return None
@@ -50,7 +48,7 @@ def reason_of(agreements: Mapping[int, Agreement]) -> str:
     return one.reason
 
 
-def test_equal_ranks_start_with_one_name_and_one_speaker(store: Stores) -> None:
+def test_equal_ranks_start_with_one_name_and_one_speaker(store: Clients) -> None:
     agreements = meet(store, dict.fromkeys(RANKS, MINE))
     assert reason_of(agreements) == ""
     assert set(agreements) == set(RANKS)
@@ -59,20 +57,20 @@ def test_equal_ranks_start_with_one_name_and_one_speaker(store: Stores) -> None:
     assert agreements[0].run_id in {f"run-of-{rank}" for rank in RANKS}
 
 
-def test_a_rank_without_the_flag_is_named_at_once(store: Stores) -> None:
+def test_a_rank_without_the_flag_is_named_at_once(store: Clients) -> None:
     began = time.monotonic()
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 3: OFF})
     assert reason_of(agreements) == "rank 3 runs without --nanguard"
     assert time.monotonic() - began < PATIENT / 2
 
 
-def test_a_rank_without_the_flag_that_comes_last_says_the_verdict(store: Stores) -> None:
+def test_a_rank_without_the_flag_that_comes_last_says_the_verdict(store: Clients) -> None:
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 2: OFF}, delays={2: 0.5})
     assert reason_of(agreements) == "rank 2 runs without --nanguard"
     assert set(agreements) == {0, 1, 3}
 
 
-def test_the_speaker_is_no_odd_rank(store: Stores) -> None:
+def test_the_speaker_is_no_odd_rank(store: Clients) -> None:
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 0: OFF})
     assert reason_of(agreements) == "rank 0 runs without --nanguard"
     assert agreements[1].speaker == 1
@@ -86,54 +84,54 @@ def test_the_speaker_is_no_odd_rank(store: Stores) -> None:
         (Declaration(True, "0.1.0", "a1b2", "decision"), "rank 1 lacks patch groups decision"),
     ],
 )
-def test_a_rank_that_differs_is_named_with_the_difference(store: Stores, odd: Declaration, reason: str) -> None:
+def test_a_rank_that_differs_is_named_with_the_difference(store: Clients, odd: Declaration, reason: str) -> None:
     assert reason_of(meet(store, {**dict.fromkeys(RANKS, MINE), 1: odd})) == reason
 
 
-def test_several_differences_are_one_sentence(store: Stores) -> None:
+def test_several_differences_are_one_sentence(store: Clients) -> None:
     declared = {0: MINE, 1: OFF, 2: MINE, 3: Declaration(True, "0.1.0", "ffff")}
     reason = reason_of(meet(store, declared))
     assert sorted(reason.split("; ")) == ["rank 1 runs without --nanguard", "rank 3 was given other options"]
 
 
-def test_a_missing_rank_is_named_to_all_at_the_deadline(store: Stores) -> None:
+def test_a_missing_rank_is_named_to_all_at_the_deadline(store: Clients) -> None:
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 1: None}, seconds=0.5)
     assert reason_of(agreements) == "rank 1 did not answer"
     assert set(agreements) == {0, 2, 3}
 
 
-def test_a_missing_and_an_odd_rank_are_both_named(store: Stores) -> None:
+def test_a_missing_and_an_odd_rank_are_both_named(store: Clients) -> None:
     agreements = meet(store, {0: MINE, 1: None, 2: None, 3: OFF}, seconds=0.5)
     assert reason_of(agreements) == "ranks 1, 2 did not answer; rank 3 runs without --nanguard"
 
 
-def test_a_rank_that_comes_after_the_deadline_is_told_the_verdict_that_stands(store: Stores) -> None:
+def test_a_rank_that_comes_after_the_deadline_is_told_the_verdict_that_stands(store: Clients) -> None:
     agreements = meet(store, dict.fromkeys(RANKS, MINE), seconds=0.3, delays={2: 1.0})
     assert reason_of(agreements) == "rank 2 did not answer"
     assert set(agreements) == set(RANKS)
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_an_arrival_at_the_very_deadline_gives_one_verdict(store: Stores, attempt: int) -> None:
+def test_an_arrival_at_the_very_deadline_gives_one_verdict(store: Clients, attempt: int) -> None:
     agreements = meet(store, dict.fromkeys(RANKS, MINE), seconds=0.2, delays={3: 0.2})
     assert reason_of(agreements) in ("", "rank 3 did not answer", "the handshake took longer than 0.2 s")
 
 
-def test_the_impatient_rank_decides_for_the_patient_ones(store: Stores) -> None:
+def test_the_impatient_rank_decides_for_the_patient_ones(store: Clients) -> None:
     began = time.monotonic()
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 3: None}, seconds={0: 0.3, 1: PATIENT, 2: PATIENT})
     assert reason_of(agreements) == "rank 3 did not answer"
     assert time.monotonic() - began < PATIENT / 2
 
 
-def test_nobody_with_the_flag_waits_for_nobody(store: Stores) -> None:
+def test_nobody_with_the_flag_waits_for_nobody(store: Clients) -> None:
     assert meet(store, dict.fromkeys(RANKS, OFF)) == {}
-    assert wait_for(client(store), "verdict", 0.1)
+    assert wait_for(store(0), "verdict", 0.1)
 
 
-def test_many_odd_ranks_are_counted_after_eight(store: Stores) -> None:
+def test_many_odd_ranks_are_counted_after_eight(store: Clients) -> None:
     world = tuple(range(12))
-    handshakes = [Handshake(client(store), world, rank) for rank in world]
+    handshakes = [Handshake(store(rank), world, rank) for rank in world]
     for handshake in handshakes[2:]:
         handshake.stand_aside(OFF)
     agreements = together({rank: partial(handshakes[rank].agree, MINE, "run", PATIENT) for rank in (0, 1)})

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 from megatron_nanguard.coordination.store import decide_once, own_client, wait_for
-from tests.unit.coordination.ranks import client, together
+from tests.unit.coordination.conftest import Clients
+from tests.unit.coordination.ranks import together
 
 
-def test_waiting_ends_with_the_key_or_with_the_time(store: Callable[[], Any]) -> None:
-    waiting, setting = client(store), client(store)
+def test_waiting_ends_with_the_key_or_with_the_time(store: Clients) -> None:
+    waiting, setting = store(0), store(1)
     assert not wait_for(waiting, "key", 0.1)
 
     def set_it() -> bool:
@@ -23,11 +22,11 @@ def test_waiting_ends_with_the_key_or_with_the_time(store: Callable[[], Any]) ->
     assert time.monotonic() - began < 10.0
 
 
-def test_the_first_to_decide_decides_for_all(store: Callable[[], Any]) -> None:
-    deciders = {rank: client(store) for rank in range(4)}
+def test_the_first_to_decide_decides_for_all(store: Clients) -> None:
+    deciders = {rank: store(rank) for rank in range(4)}
     said = together({rank: lambda rank=rank: decide_once(deciders[rank], "voters", f"by {rank}") for rank in deciders})
     assert len(set(said.values())) == 1
-    assert decide_once(client(store), "voters", "too late") == said[0]
+    assert decide_once(store(0), "voters", "too late") == said[0]
 
 
 def test_an_own_client_shares_the_keys_and_not_the_connection(world_of_one: None) -> None:

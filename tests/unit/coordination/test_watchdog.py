@@ -6,15 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from megatron_nanguard.coordination.watchdog import EXIT_CODE, FAILED, Watchdog
-from tests.unit.coordination.ranks import client
-
-Stores = Callable[[], Any]
+from tests.unit.coordination.conftest import Clients
 
 
 class Leaving:
@@ -33,8 +30,8 @@ def watchdog(store: Any, leave: Leaving, rank: int = 5, world_size: int = 8) -> 
     return Watchdog(store, rank, world_size, leave)
 
 
-def test_an_incident_in_time_leaves_nothing_behind(store: Stores) -> None:
-    leave, mine = Leaving(), client(store)
+def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
+    leave, mine = Leaving(), store(5)
     with watchdog(mine, leave) as dog:
         dog.stage("signal", 20.0)
         dog.stage("files", 20.0)
@@ -46,9 +43,9 @@ def test_an_incident_in_time_leaves_nothing_behind(store: Stores) -> None:
 
 
 def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(
-    store: Stores, log: pytest.LogCaptureFixture
+    store: Clients, log: pytest.LogCaptureFixture
 ) -> None:
-    leave, mine = Leaving(), client(store)
+    leave, mine = Leaving(), store(5)
     with watchdog(mine, leave) as dog:
         dog.stage("exchange", 0.3)
         assert leave.left.wait(10)
@@ -59,9 +56,9 @@ def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(
     ]
 
 
-def test_a_new_stage_has_time_of_its_own(store: Stores) -> None:
+def test_a_new_stage_has_time_of_its_own(store: Clients) -> None:
     leave = Leaving()
-    with watchdog(client(store), leave) as dog:
+    with watchdog(store(5), leave) as dog:
         dog.stage("signal", 0.5)
         dog.stage("exchange", 20.0)
         time.sleep(1.0)
@@ -69,12 +66,12 @@ def test_a_new_stage_has_time_of_its_own(store: Stores) -> None:
 
 
 def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(
-    store: Stores, log: pytest.LogCaptureFixture
+    store: Clients, log: pytest.LogCaptureFixture
 ) -> None:
     leave = Leaving()
-    with watchdog(client(store), leave) as dog:
+    with watchdog(store(5), leave) as dog:
         dog.stage("exchange", 600.0)
-        client(store).set(FAILED, "rank 3, stage exchange: out of memory")
+        store(3).set(FAILED, "rank 3, stage exchange: out of memory")
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
     assert log.messages == [
@@ -82,8 +79,8 @@ def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(
     ]
 
 
-def test_a_body_that_fails_tells_the_others_and_leaves(store: Stores, log: pytest.LogCaptureFixture) -> None:
-    leave, mine = Leaving(), client(store)
+def test_a_body_that_fails_tells_the_others_and_leaves(store: Clients, log: pytest.LogCaptureFixture) -> None:
+    leave, mine = Leaving(), store(5)
     with pytest.raises(ValueError, match="row"), watchdog(mine, leave) as dog:
         dog.stage("exchange", 600.0)
         raise ValueError("a row is too short")
@@ -93,8 +90,8 @@ def test_a_body_that_fails_tells_the_others_and_leaves(store: Stores, log: pytes
     assert log.messages == ["the incident failed on rank 5 in stage 'exchange': a row is too short"]
 
 
-def test_a_process_that_is_ending_already_is_left_alone(store: Stores) -> None:
-    leave, mine = Leaving(), client(store)
+def test_a_process_that_is_ending_already_is_left_alone(store: Clients) -> None:
+    leave, mine = Leaving(), store(5)
     with pytest.raises(SystemExit), watchdog(mine, leave):
         sys.exit(3)
     assert leave.codes == []
@@ -116,9 +113,7 @@ def test_without_the_store_the_rank_leaves_too(log: pytest.LogCaptureFixture) ->
         dog.stage("exchange", 600.0)
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
-    assert log.messages == [
-        "rank 5 leaves an incident in stage 'exchange': the rendezvous store is gone (Broken pipe)"
-    ]
+    assert log.messages == ["rank 5 leaves an incident in stage 'exchange': the rendezvous store is gone (Broken pipe)"]
 
 
 def test_the_real_one_ends_a_process_that_hangs_with_65_and_shows_where() -> None:

@@ -43,5 +43,8 @@ def test_every_other_check_goes_on(machine: Any) -> None:
     def is_spiky(loss: Any) -> bool:
         return True
 
-    with applied(POINT, lambda rejection_func: rejection_func is torch.isnan), pytest.raises(RuntimeError, match="loss"):
+    with (
+        applied(POINT, lambda rejection_func: rejection_func is torch.isnan),
+        pytest.raises(RuntimeError, match="loss"),
+    ):
         validate(machine, by_name=False, rejection_func=is_spiky)

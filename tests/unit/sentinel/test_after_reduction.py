@@ -17,9 +17,7 @@ def test_before_a_look_there_are_no_norms(megatron: Any) -> None:
 
 
 @pytest.mark.parametrize("use_distributed_optimizer", [False, True])
-def test_the_buffer_is_one_piece_with_the_norm_of_all_gradients(
-    megatron: Any, use_distributed_optimizer: bool
-) -> None:
+def test_the_buffer_is_one_piece_with_the_norm_of_all_gradients(megatron: Any, use_distributed_optimizer: bool) -> None:
     options = {"use_distributed_optimizer": use_distributed_optimizer}
     made = trainer(ddp=options, **options, bf16=True, optimizer="adam")
     made.forward_backward()

@@ -1,0 +1,201 @@
+"""What one rank's tracer saw of one micro-batch, cut down to what a bad gradient, loss or message leads back to."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.postmortem import Pattern
+
+Phase = Literal[
+    "load", "forward", "recompute", "backward", "accumulate", "reduce", "finalize", "optimizer", "clip", "gather"
+]
+
+
+class OriginKind(enum.Enum):
+    """What the walk back ended at.
+
+    Attributes:
+        OPERATOR: an operator with a bad output and no bad input.
+        OUTSIDE: a tensor from before the trace that was bad already: a weight, a buffer, data.
+        UNSEEN: a tensor that something the dispatcher does not see has written: a fused kernel, another thread.
+        NEVER_WRITTEN: memory that nobody had written when it was read.
+        COMMUNICATION: a collective whose result is bad although every member sent finite values.
+        SCALER: an overflow to Inf of scaled values that is the loss scaler at work.
+    """
+
+    OPERATOR = "operator"
+    OUTSIDE = "outside"
+    UNSEEN = "unseen"
+    NEVER_WRITTEN = "never_written"
+    COMMUNICATION = "communication"
+    SCALER = "scaler"
+
+
+@dataclass(frozen=True)
+class TracedPlace:
+    """Where in the step an event happened.
+
+    Attributes:
+        phase: of the step.
+        microbatch: zero-based; null outside of any.
+        chunk: model chunk on the rank (virtual pipelining).
+        module: global module path; empty outside of any.
+        node: autograd node that ran; null in the forward.
+        source_line: `file:line in function` of the first frame outside torch; null when unknown.
+        forward_operator: the forward operator that made the node; null when unknown.
+        forward_line: its source line.
+    """
+
+    phase: Phase
+    microbatch: int | None
+    chunk: int
+    module: str
+    node: str | None = None
+    source_line: str | None = None
+    forward_operator: str | None = None
+    forward_line: str | None = None
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """One tensor of an event.
+
+    Attributes:
+        name: argument or output name, such as "dK"; its number when it has none.
+        shape: of the tensor.
+        dtype: without "torch.".
+        pattern: what was seen in it.
+        nan_count, inf_count: elements; null where they were not counted.
+        absmax: largest finite magnitude; null where it was not measured.
+        positions: first bad positions, at most 8.
+        layout: what the positions have in common, in words, such as "rows 5 to 7" or "aligned block of 2048"; empty if
+            nothing.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    pattern: Pattern
+    nan_count: int | None = None
+    inf_count: int | None = None
+    absmax: float | None = None
+    positions: tuple[tuple[int, ...], ...] = ()
+    layout: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A step of the walk back that crosses the border of what a rank knows alone.
+
+    Attributes:
+        to: "origin" or "arrival".
+        index: position in the rank's `origins` or `arrivals`.
+    """
+
+    to: Literal["origin", "arrival"]
+    index: int
+
+
+@dataclass(frozen=True)
+class TracedOrigin:
+    """Where the walk back ends on this rank.
+
+    Attributes:
+        event: running number in the trace, in the order of execution.
+        kind: what it is.
+        operator: operator or region, such as "log" or "FusedAttentionBackward"; the tensor where nothing ran.
+        place: where.
+        outputs: the bad outputs, with counts and positions.
+        inputs: the inputs, as far as they were looked at.
+        times: how many events like this one there were.
+        path: from here towards the gradient, `operator in module`, at most a few hundred.
+    """
+
+    event: int
+    kind: OriginKind
+    operator: str
+    place: TracedPlace
+    outputs: tuple[TensorFacts, ...]
+    inputs: tuple[TensorFacts, ...] = ()
+    times: int = 1
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Message:
+    """A communication of this rank, arrived or departed. Sender and receiver share group and number.
+
+    Attributes:
+        event: running number in the trace.
+        operator: such as "allreduce_" or "recv_".
+        channel: ("group", ranks...) or ("p2p", source, destination), in global ranks.
+        number: of the communication on this channel, from 0.
+        sent: pattern of what this rank sent; "finite" where it sent nothing bad or nothing.
+        arrived: pattern of what it has afterwards.
+        first_used: where the result was read first; null when nobody read it.
+        causes: what the bad values sent lead back to, on this rank.
+    """
+
+    event: int
+    operator: str
+    channel: tuple[str, ...]
+    number: int
+    sent: Pattern
+    arrived: Pattern
+    first_used: TracedPlace | None = None
+    causes: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A bad gradient or loss at the end of the traced pass.
+
+    Attributes:
+        name: global parameter name, or "loss of micro-batch 2".
+        pattern: what was seen.
+        causes: what it leads back to, on this rank; empty when its writer was not seen.
+    """
+
+    name: str
+    pattern: Pattern
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """The traced pass of one rank: the content of `rank00005_tp1pp1dp0.trace.json`.
+
+    Attributes:
+        rank: global rank.
+        coords: its place, such as "tp1pp1dp0".
+        microbatch: the one that was traced; null when the schedule phase was.
+        labels: what was special about this pass, such as "marker fill".
+        origins: at most 8, earliest first.
+        arrivals: messages that were bad on arrival and lead somewhere, at most 8, earliest first.
+        departures: messages with bad values sent.
+        sinks: bad gradients and losses.
+        num_events: recorded.
+        num_meant: infinities that were meant, such as a mask.
+        num_contained: bad events without effect on any gradient, loss or message.
+        truncated: origins, arrivals, departures and sinks left out.
+        broken: why there is no verdict of this rank; empty when there is one.
+        schema_version: form of this file.
+    """
+
+    rank: int
+    coords: str
+    microbatch: int | None
+    labels: tuple[str, ...] = ()
+    origins: tuple[TracedOrigin, ...] = ()
+    arrivals: tuple[Message, ...] = ()
+    departures: tuple[Message, ...] = ()
+    sinks: tuple[Sink, ...] = ()
+    num_events: int = 0
+    num_meant: int = 0
+    num_contained: int = 0
+    truncated: int = 0
+    broken: str = ""
+    schema_version: int = SCHEMA_VERSION

@@ -1,0 +1,90 @@
+"""A skip of ours leaves the loss scaler as Megatron's own skip does, whatever this rank found itself."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from megatron_nanguard.policy.skip import veto
+from tests.unit.one_rank import Trainer, trainer
+
+
+def fp16() -> Trainer:
+    """Growth after two clean steps, hysteresis two, scale 8 down to 1."""
+    return trainer(
+        fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, loss_scale_window=2, hysteresis=2, optimizer="adam"
+    )
+
+
+def scaler_of(made: Trainer) -> Any:
+    (leaf,) = made.optimizer.chained_optimizers
+    return leaf.grad_scaler
+
+
+def state(scaler: Any) -> tuple[float, int, int]:
+    return float(scaler.scale), scaler._growth_tracker, scaler._hysteresis_tracker
+
+
+def run(made: Trainer, bad: str, *, guarded: bool) -> list[tuple[float, int, int]]:
+    """One step per letter; ``x`` has an Inf that Megatron sees, ``o`` one that only another rank has."""
+    seen = []
+    for step in bad:
+        made.forward_backward()
+        if step == "x":
+            made.net.first.weight.main_grad[0, 0] = math.inf
+        if guarded and step != ".":
+            assert veto(made.optimizer.prepare_grads, made.optimizer) is True
+        else:
+            made.optimizer.prepare_grads()
+        seen.append(state(scaler_of(made)))
+    return seen
+
+
+def test_a_skip_of_what_megatron_found_too_is_megatrons_own(megatron: Any) -> None:
+    assert run(fp16(), "x.xx..x", guarded=True) == run(fp16(), "x.xx..x", guarded=False)
+
+
+def test_a_rank_that_found_nothing_backs_off_like_its_peers(megatron: Any) -> None:
+    here, peer = run(fp16(), "o.oo..o", guarded=True), run(fp16(), "x.xx..x", guarded=False)
+    assert here == peer
+    # By hand: hysteresis 2, growth after 2.
+    assert here == [(8, 0, 1), (8, 1, 1), (4, 0, 0), (2, 0, -1), (2, 1, -1), (4, 0, 2), (4, 0, 1)]
+
+
+def test_a_growth_that_fell_on_the_skipped_step_is_taken_back(megatron: Any) -> None:
+    made = fp16()
+    run(made, ".", guarded=True)
+    run(made, "o", guarded=True)
+    assert state(scaler_of(made)) == (8, 0, 1)
+
+
+def test_without_a_scaler_only_the_answer_changes(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    assert veto(made.optimizer.prepare_grads, made.optimizer) is True
+    assert made.weights() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_a_constant_scale_stays(megatron: Any) -> None:
+    made = trainer(fp16=True, loss_scale=4.0, optimizer="adam")
+    made.forward_backward()
+    assert veto(made.optimizer.prepare_grads, made.optimizer) is True
+    assert float(scaler_of(made).scale) == 4.0
+
+
+def test_a_scaler_that_two_leaves_share_is_updated_once(megatron: Any) -> None:
+    scaler = scaler_of(fp16())
+    leaf = SimpleNamespace(grad_scaler=scaler)
+    chained = SimpleNamespace(chained_optimizers=[leaf, SimpleNamespace(grad_scaler=scaler)])
+    veto(lambda: False, chained)
+    assert state(scaler) == (8, 0, 1)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_hosts_own_preparation_runs_either_way(megatron: Any, found: bool) -> None:
+    calls: list[int] = []
+    veto(lambda: calls.append(1) is None and found, SimpleNamespace(grad_scaler=None))
+    assert calls == [1]
