@@ -36,6 +36,7 @@ setup(
     packages=find_packages(include=["megatron_nanguard", "megatron_nanguard.*"]),
     package_data={
         "megatron_nanguard": ["py.typed"],
+        "megatron_nanguard.diagnosis": ["advice.json"],
         "megatron_nanguard.records": ["schema/*.json"],
     },
     install_requires=[

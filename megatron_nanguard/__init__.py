@@ -7,6 +7,7 @@ starts with ``--nanguard`` on the command line of a Megatron script, or with ``N
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from megatron_nanguard.version import __version__
@@ -20,16 +21,18 @@ _hooks: Hooks | None = None
 
 
 def enable() -> None:
-    """Register the patch points, as the import does unless ``NANGUARD=0``.
+    """Register the patch points, as the import does.
 
-    Idempotent. Works before or after Megatron is imported; to be called before the model is built.
+    Idempotent. Works before or after Megatron is imported; to be called before the model is built. ``NANGUARD=0``
+    leaves none of them but the options, and these only where the command line has some: argparse would refuse them.
     """
     global _hooks
-    if os.environ.get("NANGUARD") == "0" or _hooks is not None:
+    is_off = os.environ.get("NANGUARD") == "0"
+    if _hooks is not None or (is_off and not any(word.startswith("--nanguard") for word in sys.argv)):
         return
     from megatron_nanguard.hooks import Hooks
 
-    _hooks = Hooks()
+    _hooks = Hooks.of_options_alone() if is_off else Hooks()
     _hooks.install()
 
 

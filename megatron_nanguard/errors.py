@@ -4,6 +4,7 @@ NanguardError
 ├── SettingsError      an option or a value the user gave
 │   └── DrillError     a drill specification; the message shows the position
 ├── PatchDeclined      a Megatron function is not there, or not as we know it
+├── ReplayError        a step cannot be run again, or not as it ran the first time
 └── PostmortemError    a file of a run cannot be read, or is not what it should be
 """
 
@@ -24,6 +25,10 @@ class DrillError(SettingsError):
 
 class PatchDeclined(NanguardError):
     """A patch point was not applied: says which target, why, and what is lost without it."""
+
+
+class ReplayError(NanguardError):
+    """A replay asks for what the step did not have: the data or the state of the first pass is not there."""
 
 
 class PostmortemError(NanguardError):

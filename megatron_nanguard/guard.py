@@ -22,7 +22,7 @@ from megatron_nanguard.device import SATURATION_WARNING
 from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.errors import DrillError, SettingsError
 from megatron_nanguard.incident import Alarm, Setting, Subject
-from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.megatron_api import help_texts, host, optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
 from megatron_nanguard.patch_points import ESSENTIAL
 from megatron_nanguard.patching import KNOWN, Engine, Shield, line_of
@@ -33,7 +33,7 @@ from megatron_nanguard.sentinel import Flag, flag_tensor
 from megatron_nanguard.sentinel.flags import fault_flags
 from megatron_nanguard.session import Drilling, Meeting, Run
 from megatron_nanguard.session.drilling import UNFIRED_EXIT_CODE, before_reduction
-from megatron_nanguard.settings import Settings, add_arguments, from_namespace
+from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -84,15 +84,19 @@ class Guard:
     def remove(self) -> None:
         """Leave no trace in the model or in Megatron's options; the engine undoes its wrappers itself."""
         self._switch_off()
-        for crew in self._crews.values():
-            crew.detach()
         atexit.unregister(self._at_exit)
 
     def _switch_off(self) -> None:
         """Off on this rank; the caller knows that all ranks do the same. Megatron's own checks are back on."""
         self.active = False
         self._host_checks.restore()
+        with self.shield("drill"):
+            for crew in self._crews.values():
+                crew.detach()
+        # All three go together: the next subject may get the id of one that is gone.
         self._subjects.clear()
+        self._crews.clear()
+        self._verdicts.clear()
 
     def handlers(self) -> dict[str, Any]:
         """What each patch point calls."""
@@ -119,6 +123,7 @@ class Guard:
         parse = parser.parse_known_args
 
         def parse_known_args(*args: Any, **kwargs: Any) -> Any:
+            help_texts.mend(parser)
             namespace, rest = parse(*args, **kwargs)
             try:
                 self.settings = self._checked(from_namespace(namespace, os.environ))
@@ -130,7 +135,10 @@ class Guard:
 
     def _checked(self, settings: Settings) -> Settings:
         if settings.on and settings.drill:
-            Drilling(settings.drill, 0, int(os.environ.get("WORLD_SIZE", "1")))
+            try:
+                Drilling(settings.drill, 0, int(os.environ.get("WORLD_SIZE", "1")))
+            except DrillError as error:
+                raise SettingsError(f"{flag_of('drill')}: {error}") from None
         return settings
 
     def _known_settings(self) -> Settings:
@@ -393,12 +401,14 @@ class Guard:
             flags = fault_flags(subject.torch_device)
         alarm = Alarm(tuple(vote(flags, voters)), optimizer)
         self.counts["steps_guarded"] += 1
+        if self._is_incident(subject, alarm):
+            verdict = self._incident(subject, alarm, voters)
+        else:
+            verdict = COUNTED_SKIP if self._is_overflow(alarm) else PASS
         if alarm.has(Flag.OWN_FAULT):
+            # Only now: Megatron's own checks were off when this step's gradients went by.
             self._give_up(voters)
-            return PASS
-        if not self._is_incident(subject, alarm):
-            return COUNTED_SKIP if self._is_overflow(alarm) else PASS
-        return self._incident(subject, alarm, voters)
+        return verdict
 
     def _is_overflow(self, alarm: Alarm) -> bool:
         return alarm.has(Flag.LOCAL) or alarm.has(Flag.REDUCED)

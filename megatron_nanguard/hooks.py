@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megatron_nanguard.patch_points import POINTS
-from megatron_nanguard.patching import Engine
+from megatron_nanguard.patch_points import POINTS, options
+from megatron_nanguard.patching import Engine, PatchPoint
 
 if TYPE_CHECKING:
     from megatron_nanguard.guard import Guard
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 class Hooks(Mapping[str, Any]):
     """Handlers by point name. Light until one is asked for: by then Megatron has imported torch itself."""
 
-    def __init__(self) -> None:
-        self.engine = Engine(POINTS, self, lambda: self.release)
+    def __init__(self, points: Sequence[PatchPoint] = POINTS) -> None:
+        self.engine = Engine(points, self, lambda: self.release)
         self._guard: Guard | None = None
+
+    @classmethod
+    def of_options_alone(cls) -> Hooks:
+        """For a run that is switched off: the command line may still hold our options."""
+        return cls([options.POINT])
 
     @property
     def guard(self) -> Guard:
@@ -50,10 +55,10 @@ class Hooks(Mapping[str, Any]):
         return self.guard.handlers()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(point.name for point in POINTS)
+        return iter(point.name for point in self.engine.points)
 
     def __len__(self) -> int:
-        return len(POINTS)
+        return len(self.engine.points)
 
 
 def _log_to_stderr() -> None:

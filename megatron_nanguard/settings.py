@@ -104,6 +104,12 @@ class Settings:
     scaler_skips: int = _option(
         8, _count, "N", "fp16: the Nth step in a row skipped by the loss scaler is an incident (default 8)"
     )
+    capture: str = _option(
+        "op",
+        _one_of("none", "op"),
+        "{none,op}",
+        "what an incident saves beside its words: nothing, or the failing call with its inputs (default op)",
+    )
     drill: str | None = _option(
         None,
         _drill,

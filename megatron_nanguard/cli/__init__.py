@@ -30,6 +30,8 @@ COMMANDS = {
     "demo": Entry("megatron_nanguard.cli.demo", "Train a tiny GPT on 8 CPU ranks and catch a planted NaN."),
     "doctor": Entry("megatron_nanguard.cli.doctor", "Say which patch points work in this environment."),
     "report": Entry("megatron_nanguard.cli.report", "Print the incident found in a run directory."),
+    "replay": Entry("megatron_nanguard.cli.replay", "Run the saved call of an incident on this machine's devices."),
+    "redact": Entry("megatron_nanguard.cli.redact", "Delete saved tensors and samples from a run directory."),
 }
 
 # First match wins, so a branch of errors.py stands before what it derives from.

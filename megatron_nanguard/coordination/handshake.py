@@ -113,13 +113,13 @@ def _differences(declared: dict[int, Declaration], usual: Declaration) -> dict[s
     found: dict[str, list[int]] = {}
     for rank, one in declared.items():
         if not one.on:
-            found.setdefault("runs without --nanguard", []).append(rank)
+            found.setdefault("started without --nanguard", []).append(rank)
         elif one.version != usual.version:
-            found.setdefault(f"has version {one.version}, the others {usual.version}", []).append(rank)
+            found.setdefault(f"came with version {one.version}, the others {usual.version}", []).append(rank)
         elif one.options != usual.options:
-            found.setdefault("was given other options", []).append(rank)
+            found.setdefault("got other options", []).append(rank)
         elif one.declined != usual.declined:
-            found.setdefault(f"lacks patch groups {one.declined or 'none'}", []).append(rank)
+            found.setdefault(f"came without patch groups {one.declined or 'none'}", []).append(rank)
     return found
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+LAST_LINES = "its last lines:"
 _RANK_LINE = re.compile(r"\[rank(\d+)\] ?(.*)")
 
 
@@ -65,6 +66,6 @@ class Finished:
     seconds: float
 
     def lines(self, rank: int) -> list[str]:
-        """What one rank printed."""
-        found = (_RANK_LINE.match(line) for line in self.out.splitlines())
+        """What one rank printed; the last lines of a failed one, which the launcher repeats, count once."""
+        found = (_RANK_LINE.match(line) for line in self.out.partition(LAST_LINES)[0].splitlines())
         return [match[2] for match in found if match and int(match[1]) == rank]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
+from megatron_nanguard.cpurun.job import LAST_LINES
 from megatron_nanguard.cpurun.outcome import (
     POLICY_EXIT,
     TIMEOUT_EXIT,
@@ -83,6 +84,6 @@ def conclude(ranks: Ranks, output: Output, nproc: int, in_time: bool) -> Outcome
     first = first_failure(ranks.endings)
     ending = ranks.endings[first]
     others = ", the others were brought down" if len(codes) < nproc else ""
-    say(f"rank {first} failed first ({ending.words}){others}; its last lines:")
+    say(f"rank {first} failed first ({ending.words}){others}; {LAST_LINES}")
     sys.stderr.writelines(output.tail(first))
     return Outcome(ending.code, codes)

@@ -11,6 +11,10 @@ from torch import Tensor
 
 from megatron_nanguard.records.device import DeviceFacts, OverflowMode
 
+_GENERATOR = torch._C.default_generator
+"""Not ``torch.default_generator``, nor ``torch.get_rng_state``: `nanguard cpu-run` maps them to a second generator, so
+that this one is the device's alone."""
+
 
 class CpuDevice:
     """The processor this rank runs on."""
@@ -30,8 +34,15 @@ class CpuDevice:
 
     def rng_state(self) -> Tensor:
         """State of torch's default generator, which draws dropout on the CPU."""
-        # Not torch.get_rng_state: `nanguard cpu-run` maps that to a second generator, as on a GPU.
-        return torch.default_generator.get_state()
+        return _GENERATOR.get_state()
+
+    def set_rng_state(self, state: Tensor) -> None:
+        """Put torch's default generator into an earlier state."""
+        _GENERATOR.set_state(state)
+
+    def free_bytes(self) -> int:
+        """Free memory of the host."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
     def synchronize(self) -> None:
         """Nothing: the CPU has done its work when an operator returns."""

@@ -37,6 +37,14 @@ class CudaDevice:
         """State of the current GPU's default generator."""
         return torch.cuda.get_rng_state()
 
+    def set_rng_state(self, state: Tensor) -> None:
+        """Put the current GPU's default generator into an earlier state."""
+        torch.cuda.set_rng_state(state)
+
+    def free_bytes(self) -> int:
+        """Memory of the current GPU that no process has taken."""
+        return int(torch.cuda.mem_get_info()[0])
+
     def synchronize(self) -> None:
         """Wait for all streams of the current GPU.
 

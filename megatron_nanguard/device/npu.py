@@ -40,6 +40,8 @@ NAMES: Final = (
     "torch_npu.npu.get_device_properties",
     "torch_npu.npu.get_rng_state",
     "torch_npu.npu.is_available",
+    "torch_npu.npu.mem_get_info",
+    "torch_npu.npu.set_rng_state",
     "torch_npu.npu.synchronize",
     "torch_npu.npu.utils.is_support_inf_nan",
 )
@@ -73,6 +75,14 @@ class NpuDevice:
         """State of the current card's default generator."""
         state: Tensor = self._npu.get_rng_state()
         return state
+
+    def set_rng_state(self, state: Tensor) -> None:
+        """Put the current card's default generator into an earlier state."""
+        self._npu.set_rng_state(state)
+
+    def free_bytes(self) -> int:
+        """Memory of the current card that no process has taken."""
+        return int(self._npu.mem_get_info()[0])
 
     def synchronize(self) -> None:
         """Wait for all streams of the current card.

@@ -1,4 +1,4 @@
-"""What every backend answers; the fifth method is the place to add a sixth only if all three can answer it."""
+"""What every backend answers; a method is added only if all three can answer it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ class Device(Protocol):
         """State of the generator that draws dropout: uint8, in host memory.
 
         Sync: none; the generator lives on the host.
+        """
+
+    def set_rng_state(self, state: Tensor) -> None:
+        """Put that generator into a state that `rng_state` gave."""
+
+    def free_bytes(self) -> int:
+        """Memory that nobody holds, what torch keeps for its own next tensors not counted as free.
+
+        Sync: none.
         """
 
     def synchronize(self) -> None:

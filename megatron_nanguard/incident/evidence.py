@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import buffers
 from megatron_nanguard.parameters.counting import count_nonfinite
+from megatron_nanguard.records.parameters import ParameterEntry
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
 
 LAYER = re.compile(r"^.*?layers\.\d+")
@@ -82,28 +83,36 @@ def _reduced(subject: Subject) -> tuple[float | None, list[BadParameter]]:
 
 
 def _local(subject: Subject, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
-    """Norm of the rank, its bad parameters, and whether a bucket is bad whose parameters cannot be told apart."""
+    """Norm of the rank, its bad parameters, and whether a bucket is bad whose parameters cannot be told apart.
+
+    A count is taken after the reduction. It says something of a parameter only if that was not finite before it.
+    """
     counted = {one.name: one for one in _counted(subject)}
-    found: dict[str, BadParameter] = {}
+    found: list[BadParameter] = []
     norms: list[float] = []
     undivided = False
     for bucket in subject.before.taken():
         values = bucket.norms.tolist()
         norms += values
         entries = [subject.names.entry(param) for param in bucket.params]
+        counts = [counted.pop(entry.name, None) for entry in entries]
         if len(values) == len(entries):
-            for entry, norm in zip(entries, values, strict=True):
-                if not math.isfinite(norm):
-                    shape_only = BadParameter(
-                        entry.name, entry.local_name, entry.shape, norm, "inf", None, None, None, None
-                    )
-                    found[entry.name] = _judge(counted.get(entry.name, shape_only), norm, entry.name in bad_after)
+            found += [
+                _judge(count or _uncounted(entry), norm, entry.name in bad_after)
+                for entry, norm, count in zip(entries, values, counts, strict=True)
+                if not math.isfinite(norm)
+            ]
         elif not math.isfinite(_root(values)):
+            found += filter(None, counts)
             undivided |= math.isnan(values[0]) or any(entry.name in bad_after for entry in entries)
-    for name, one in counted.items():
-        found.setdefault(name, one)
+    found += counted.values()
     order = {entry.name: entry.id for entry in subject.names.entries}
-    return (_root(norms) if norms else None), tuple(sorted(found.values(), key=lambda p: order[p.name])), undivided
+    return (_root(norms) if norms else None), tuple(sorted(found, key=lambda one: order[one.name])), undivided
+
+
+def _uncounted(entry: ParameterEntry) -> BadParameter:
+    """A parameter of which nothing is left to count."""
+    return BadParameter(entry.name, entry.local_name, entry.shape, None, "finite", None, None, None, None)
 
 
 def _counted(subject: Subject) -> list[BadParameter]:
@@ -137,8 +146,3 @@ def _is_suspicious(norm: float | None, limit: float) -> bool:
 def host_norm(norm: float | torch.Tensor) -> float:
     """The gradient norm as a number. Sync: one host read where it is a tensor."""
     return float(norm)
-
-
-def bad_names(parameters: Sequence[BadParameter]) -> Iterator[str]:
-    """Names of the parameters with a non-finite element."""
-    return (one.name for one in parameters if one.pattern != "finite")

@@ -8,6 +8,7 @@ from typing import Literal
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets
+from megatron_nanguard.records.trace import OriginKind, TensorFacts
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class Origin:
         pattern: what was seen in the output.
         source_line: file and line that called it; null when unknown.
         positions: first bad positions in the output.
+        kind: what the walk ended at; null where no trace was made.
+        facts: the bad output, with counts; null where it was not looked at.
+        inputs: the inputs, as far as they were looked at.
+        forward_operator: the forward operator that made a backward node; null when unknown.
+        ranks: the ranks that share the origin, ascending: the members of a collective that spoiled its result.
+        times: how many events like this one there were on the rank.
+        path: from here towards the gradient.
     """
 
     rank: int
@@ -37,6 +45,13 @@ class Origin:
     pattern: Pattern
     source_line: str | None
     positions: tuple[tuple[int, ...], ...]
+    kind: OriginKind | None = None
+    facts: TensorFacts | None = None
+    inputs: tuple[TensorFacts, ...] = ()
+    forward_operator: str | None = None
+    ranks: tuple[int, ...] = ()
+    times: int = 1
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +208,7 @@ class Incident:
         origin: where it began, earliest first; empty until a replay found it.
         infected: who was infected, and by what.
         causes: ranked explanations.
+        advice: the patterns that were recognised, by their name in the advice texts.
         replay: whether the step was run again.
         parameters: the bad parameters, before the reduction first.
         parameters_truncated: bad parameters left out of the list.
@@ -220,6 +236,7 @@ class Incident:
     origin: tuple[Origin, ...] = ()
     infected: tuple[Infected, ...] = ()
     causes: tuple[Cause, ...] = ()
+    advice: tuple[str, ...] = ()
     replay: ReplaySummary = field(default_factory=ReplaySummary)
     parameters: tuple[MergedParameter, ...] = ()
     parameters_truncated: int = 0

@@ -68,7 +68,8 @@ class TensorFacts:
         shape: of the tensor.
         dtype: without "torch.".
         pattern: what was seen in it.
-        nan_count, inf_count: elements; null where they were not counted.
+        nan_count: NaN elements; null where they were not counted.
+        inf_count: Inf elements of either sign; null where they were not counted.
         absmax: largest finite magnitude; null where it was not measured.
         positions: first bad positions, at most 8.
         layout: what the positions have in common, in words, such as "rows 5 to 7" or "aligned block of 2048"; empty if

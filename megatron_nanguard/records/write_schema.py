@@ -7,6 +7,8 @@ from typing import Final
 
 import orjson
 
+from megatron_nanguard.records.arbitration import PeerAnswer
+from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.drill import DrillFile, DrillPlan
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import Incident
@@ -17,6 +19,8 @@ from megatron_nanguard.records.status import Status
 
 SCHEMA_DIRECTORY: Final = Path(__file__).parent / "schema"
 FILES: Final[dict[str, type]] = {
+    "answer.json": PeerAnswer,
+    "call.json": SavedCall,
     "drill.json": DrillPlan,
     "drill_outcomes.json": DrillFile,
     "fingerprint.json": Fingerprint,

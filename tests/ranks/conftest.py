@@ -43,7 +43,8 @@ class Pair(NamedTuple):
     guarded: Run
 
 
-EndStates = Callable[[str], Pair]
+EndStates = Callable[..., Pair]
+"""(name of a layout, further arguments) -> the two runs."""
 
 
 @pytest.fixture(scope="session")
@@ -59,10 +60,10 @@ def end_states(ranks: Server, tmp_path_factory: pytest.TempPathFactory) -> EndSt
         return Run([torch.load(folder / f"rank{rank}.pt") for rank in range(chosen.nproc)], folder)
 
     @functools.cache
-    def both(layout: str) -> Pair:
+    def both(layout: str, *more: str) -> Pair:
         return Pair(
-            run(layout, "stock", "--no-check-for-nan-in-loss-and-grad"),
-            run(layout, "guarded", "--nanguard", in_rank="megatron_nanguard:enable"),
+            run(layout, "stock", *more, "--no-check-for-nan-in-loss-and-grad"),
+            run(layout, "guarded", *more, "--nanguard", in_rank="megatron_nanguard:enable"),
         )
 
     return both

@@ -111,6 +111,13 @@ def stop_in_the_exchange() -> None:
     _send_itself(signal.SIGSTOP)
 
 
+def die_while_merging() -> None:
+    """The rank that merges the files is killed while its peers wait for the end of it."""
+    from megatron_nanguard.incident import course
+
+    course.merge_files = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment, return-value]
+
+
 def _send_itself(number: signal.Signals) -> None:
     from megatron_nanguard.incident import course
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.cpurun.server import Server
-from tests.ranks.conftest import EndStates
+from tests.ranks.conftest import EndStates, Run
 from tests.ranks.layouts import LAYOUTS
 
 pytestmark = pytest.mark.ranks
 
-ALWAYS = ("A", "C")
+ALWAYS = ("A", "C", "D1")
 THE_VOTE = Counter({"c10d::allreduce_": 1, "Tensor.cpu": 1})
 """All that the guard adds to a step, and that outside of any backward pass."""
 
@@ -23,8 +23,19 @@ THE_VOTE = Counter({"c10d::allreduce_": 1, "Tensor.cpu": 1})
     "layout", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.long) for name in LAYOUTS]
 )
 def test_a_healthy_step_takes_one_collective_and_one_host_read_more(end_states: EndStates, layout: str) -> None:
-    stock, guarded = end_states(layout)
+    assert_the_vote_is_all(*end_states(layout))
 
+
+def test_a_reduction_inside_the_backward_pass_is_looked_at_without_asking(end_states: EndStates) -> None:
+    stock, guarded = end_states("D2", "--overlap-grad-reduce")
+
+    # In the first step Megatron learns the order of the buckets, and reduces after the pass.
+    in_the_pass = [step.get("backward c10d::allreduce_coalesced_", 0) for step in stock.ranks[0]["operators"]]
+    assert in_the_pass == [0, 1, 1]
+    assert_the_vote_is_all(stock, guarded)
+
+
+def assert_the_vote_is_all(stock: Run, guarded: Run) -> None:
     for plain, watched in zip(stock.ranks, guarded.ranks, strict=True):
         assert len(plain["operators"]) == len(watched["operators"]) == 3
         for before, after in zip(plain["operators"], watched["operators"], strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from megatron_nanguard.cpurun import pretrain_script
 from megatron_nanguard.cpurun.server import Server
 from tests.ranks.layouts import LAYOUTS, Layout
-from tests.ranks.planted import GRID, MORE_ARGUMENTS
+from tests.ranks.planted import GRID, MORE_ARGUMENTS, layout_b
 from tests.ranks.planted.incident import Case, Incident
 from tests.ranks.run_files import RunFiles, read
 
@@ -128,21 +129,16 @@ def grid() -> list[Any]:
     return by_default + rest
 
 
-@pytest.mark.parametrize(("name", "cases"), grid())
-def test_planted_faults_are_reported_as_the_layout_demands(
-    ranks: Server, tmp_path: Path, name: str, cases: Sequence[Case]
-) -> None:
-    layout = LAYOUTS[name].plus(
-        *MORE_ARGUMENTS.get(name, ()),
+def train_with_faults(ranks: Server, folder: Path, layout: Layout, cases: Sequence[Case]) -> RunFiles:
+    """One launch, and every check of it."""
+    chosen = layout.plus(
         *("--train-iters", str(len(cases) + 1)),
-        *("--nanguard", "--nanguard-dir", str(tmp_path), f"--nanguard-drill={specification(cases)}"),
+        *("--nanguard", "--nanguard-dir", str(folder), f"--nanguard-drill={specification(cases)}"),
         *("--nanguard-on-nonfinite", "skip", "--nanguard-max-skips", "99/99"),
     )
-
-    finished = ranks.run(layout.nproc, pretrain_script(), layout.args, in_rank="megatron_nanguard:enable", cwd=tmp_path)
-
+    finished = ranks.run(layout.nproc, pretrain_script(), chosen.args, in_rank="megatron_nanguard:enable", cwd=folder)
     assert finished.code == 0, finished.out
-    run = RunFiles.only_one_of(tmp_path)
+    run = RunFiles.only_one_of(folder)
     assert run.incidents == [f"step_{step:08d}" for step, case in steps_of(cases).items() if case.incident]
     for step, case in steps_of(cases).items():
         if case.incident:
@@ -151,3 +147,28 @@ def test_planted_faults_are_reported_as_the_layout_demands(
             check_postmortems(run, step, case.incident, layout)
     check_run(run, cases, layout)
     check_log(finished.out, cases)
+    return run
+
+
+@pytest.mark.parametrize(("name", "cases"), grid())
+def test_planted_faults_are_reported_as_the_layout_demands(
+    ranks: Server, tmp_path: Path, name: str, cases: Sequence[Case]
+) -> None:
+    train_with_faults(ranks, tmp_path, LAYOUTS[name].plus(*MORE_ARGUMENTS.get(name, ())), cases)
+
+
+def test_one_norm_per_bucket_finds_the_same_ranks_and_names_what_can_still_be_counted(
+    ranks: Server, tmp_path: Path
+) -> None:
+    # What another rank's shard held is still there to be counted, but for a norm that was added up over TP since.
+    cases = (layout_b.WGRAD, unnamed(layout_b.NORM_WGRAD), layout_b.REDUCED)
+
+    run = train_with_faults(ranks, tmp_path, LAYOUTS["B"].plus("--nanguard-norms", "bucket"), cases)
+
+    assert any("--nanguard-norms bucket" in note for note in run.merged(FIRST_CASE)["notes"])
+
+
+def unnamed(case: Case) -> Case:
+    """The same fault, when nobody can say whose gradient it was before the reduction."""
+    assert case.incident is not None
+    return replace(case, incident=replace(case.incident, local=set()))

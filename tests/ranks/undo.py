@@ -1,4 +1,4 @@
-"""Script: guard the first two of three steps, then `disable()`; each rank writes what it found before and afterwards."""
+"""Script: guard the first two of three steps, then `disable()`; each rank writes down what it found meanwhile."""
 
 from __future__ import annotations
 

@@ -58,6 +58,18 @@ def one_world() -> None:
         look_on()
 
 
+def second_life() -> None:
+    """The parallel world is taken down and built again, with another model."""
+    parallel_state.initialize_model_parallel()
+    model_parallel_cuda_manual_seed(1)
+    chunk, optimizer = build(None, num_layers=2)
+    forward_backward(chunk, optimizer)
+    assert optimizer.step()[0]
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel()
+    train_until_nan()
+
+
 def two_optimizers() -> None:
     """Two models take turns; the second one's gradient turns NaN while the first one's waits to be applied."""
     parallel_state.initialize_model_parallel()
@@ -86,7 +98,7 @@ def prepared_by_hand() -> None:
         forward_backward(chunk, optimizer)
         print("found", optimizer.prepare_grads())
         print("applied", optimizer.step()[0])
-        print("votes", votes)
+        print("votes", len(votes))
 
 
 def look_on() -> None:
@@ -122,12 +134,12 @@ def plant(chunk: Any, name: str, faulty_rank: int = 1) -> None:
 
 
 def count_votes() -> list[int]:
-    """Sizes of the all-reduces of integers from now on: Megatron reduces none."""
+    """Sizes of the all-reduces of several integers from now on: Megatron has none."""
     sizes: list[int] = []
     all_reduce: Callable[..., Any] = dist.all_reduce
 
     def counting(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() and tensor.numel() > 1:
             sizes.append(tensor.numel())
         return all_reduce(tensor, *args, **kwargs)
 
@@ -138,9 +150,7 @@ def count_votes() -> list[int]:
 def make_groups_locally() -> None:
     """Groups in which some ranks have no part are made without them; Megatron leaves this to its caller."""
     create = parallel_state.create_group
-    parallel_state.create_group = lambda *args, **kwargs: create(
-        *args, **{**kwargs, "use_local_synchronization": True}
-    )
+    parallel_state.create_group = lambda *args, **kwargs: create(*args, **{**kwargs, "use_local_synchronization": True})
 
 
 for name in [name for name in sys.modules if name.startswith("megatron.training")]:

@@ -9,16 +9,27 @@ from typing import Any
 import pytest
 
 
+class Log(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    @property
+    def messages(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What our logger says, which goes to its own handler and no further."""
-    logger = logging.getLogger("megatron_nanguard")
-    before = logger.level
-    logger.addHandler(caplog.handler)
-    logger.setLevel(logging.INFO)
-    yield caplog
-    logger.setLevel(before)
-    logger.removeHandler(caplog.handler)
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    """What our logger says, in place of its own handlers."""
+    logger, kept = logging.getLogger("megatron_nanguard"), Log()
+    monkeypatch.setattr(logger, "handlers", [kept])
+    return kept
 
 
 @pytest.fixture(scope="module")

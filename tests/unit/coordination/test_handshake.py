@@ -60,28 +60,28 @@ def test_equal_ranks_start_with_one_name_and_one_speaker(store: Clients) -> None
 def test_a_rank_without_the_flag_is_named_at_once(store: Clients) -> None:
     began = time.monotonic()
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 3: OFF})
-    assert reason_of(agreements) == "rank 3 runs without --nanguard"
+    assert reason_of(agreements) == "rank 3 started without --nanguard"
     assert time.monotonic() - began < PATIENT / 2
 
 
 def test_a_rank_without_the_flag_that_comes_last_says_the_verdict(store: Clients) -> None:
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 2: OFF}, delays={2: 0.5})
-    assert reason_of(agreements) == "rank 2 runs without --nanguard"
+    assert reason_of(agreements) == "rank 2 started without --nanguard"
     assert set(agreements) == {0, 1, 3}
 
 
 def test_the_speaker_is_no_odd_rank(store: Clients) -> None:
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 0: OFF})
-    assert reason_of(agreements) == "rank 0 runs without --nanguard"
+    assert reason_of(agreements) == "rank 0 started without --nanguard"
     assert agreements[1].speaker == 1
 
 
 @pytest.mark.parametrize(
     ("odd", "reason"),
     [
-        (Declaration(True, "0.2.0", "a1b2"), "rank 1 has version 0.2.0, the others 0.1.0"),
-        (Declaration(True, "0.1.0", "ffff"), "rank 1 was given other options"),
-        (Declaration(True, "0.1.0", "a1b2", "decision"), "rank 1 lacks patch groups decision"),
+        (Declaration(True, "0.2.0", "a1b2"), "rank 1 came with version 0.2.0, the others 0.1.0"),
+        (Declaration(True, "0.1.0", "ffff"), "rank 1 got other options"),
+        (Declaration(True, "0.1.0", "a1b2", "decision"), "rank 1 came without patch groups decision"),
     ],
 )
 def test_a_rank_that_differs_is_named_with_the_difference(store: Clients, odd: Declaration, reason: str) -> None:
@@ -91,7 +91,7 @@ def test_a_rank_that_differs_is_named_with_the_difference(store: Clients, odd: D
 def test_several_differences_are_one_sentence(store: Clients) -> None:
     declared = {0: MINE, 1: OFF, 2: MINE, 3: Declaration(True, "0.1.0", "ffff")}
     reason = reason_of(meet(store, declared))
-    assert sorted(reason.split("; ")) == ["rank 1 runs without --nanguard", "rank 3 was given other options"]
+    assert sorted(reason.split("; ")) == ["rank 1 started without --nanguard", "rank 3 got other options"]
 
 
 def test_a_missing_rank_is_named_to_all_at_the_deadline(store: Clients) -> None:
@@ -102,7 +102,7 @@ def test_a_missing_rank_is_named_to_all_at_the_deadline(store: Clients) -> None:
 
 def test_a_missing_and_an_odd_rank_are_both_named(store: Clients) -> None:
     agreements = meet(store, {0: MINE, 1: None, 2: None, 3: OFF}, seconds=0.5)
-    assert reason_of(agreements) == "ranks 1, 2 did not answer; rank 3 runs without --nanguard"
+    assert reason_of(agreements) == "ranks 1, 2 did not answer; rank 3 started without --nanguard"
 
 
 def test_a_rank_that_comes_after_the_deadline_is_told_the_verdict_that_stands(store: Clients) -> None:
@@ -135,4 +135,4 @@ def test_many_odd_ranks_are_counted_after_eight(store: Clients) -> None:
     for handshake in handshakes[2:]:
         handshake.stand_aside(OFF)
     agreements = together({rank: partial(handshakes[rank].agree, MINE, "run", PATIENT) for rank in (0, 1)})
-    assert reason_of(agreements) == "ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more runs without --nanguard"
+    assert reason_of(agreements) == "ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more started without --nanguard"

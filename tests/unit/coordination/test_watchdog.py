@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.coordination.watchdog import EXIT_CODE, FAILED, Watchdog
+from tests.unit.conftest import Log
 from tests.unit.coordination.conftest import Clients
 
 
@@ -42,9 +43,7 @@ def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
     assert [thread.name for thread in threading.enumerate() if thread.name == "nanguard-watchdog"] == []
 
 
-def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(
-    store: Clients, log: pytest.LogCaptureFixture
-) -> None:
+def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(store: Clients, log: Log) -> None:
     leave, mine = Leaving(), store(5)
     with watchdog(mine, leave) as dog:
         dog.stage("exchange", 0.3)
@@ -65,9 +64,7 @@ def test_a_new_stage_has_time_of_its_own(store: Clients) -> None:
     assert leave.codes == []
 
 
-def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(
-    store: Clients, log: pytest.LogCaptureFixture
-) -> None:
+def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(store: Clients, log: Log) -> None:
     leave = Leaving()
     with watchdog(store(5), leave) as dog:
         dog.stage("exchange", 600.0)
@@ -79,7 +76,7 @@ def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(
     ]
 
 
-def test_a_body_that_fails_tells_the_others_and_leaves(store: Clients, log: pytest.LogCaptureFixture) -> None:
+def test_a_body_that_fails_tells_the_others_and_leaves(store: Clients, log: Log) -> None:
     leave, mine = Leaving(), store(5)
     with pytest.raises(ValueError, match="row"), watchdog(mine, leave) as dog:
         dog.stage("exchange", 600.0)
@@ -107,7 +104,7 @@ class GoneStore:
     set = check
 
 
-def test_without_the_store_the_rank_leaves_too(log: pytest.LogCaptureFixture) -> None:
+def test_without_the_store_the_rank_leaves_too(log: Log) -> None:
     leave = Leaving()
     with watchdog(GoneStore(), leave) as dog:
         dog.stage("exchange", 600.0)

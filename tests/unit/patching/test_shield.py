@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from megatron_nanguard.patching import Shield
+from tests.unit.conftest import Log
 
 
-def test_without_a_fault_nothing_is_remembered(log: pytest.LogCaptureFixture) -> None:
+def test_without_a_fault_nothing_is_remembered(log: Log) -> None:
     shield = Shield()
     with shield("norms"):
         pass
@@ -25,7 +26,7 @@ def test_a_fault_is_swallowed_and_remembered_with_its_place() -> None:
     assert shield.fault == "norms: KeyError: 'bucket 3'"
 
 
-def test_only_the_first_fault_is_said_and_kept(log: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_fault_is_said_and_kept(log: Log) -> None:
     shield = Shield()
     for where in ("norms", "names"):
         with shield(where):

@@ -1,0 +1,183 @@
+"""The accused call again: several times on its own device, and in higher precision on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import orjson
+import torch
+from torch import Tensor
+
+from megatron_nanguard.arbitration import repro
+from megatron_nanguard.arbitration.alone import Alone
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.references import reference_for
+from megatron_nanguard.device import device_of
+from megatron_nanguard.records.arbitration import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer
+from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.json_form import to_json
+
+NUM_REPEATS: Final = 8
+CPU: Final = torch.device("cpu")
+Json = dict[str, Any]
+Outputs = Sequence[tuple[str, Tensor]]
+CANNOT_RUN: Final = (repro.CannotRun, RuntimeError, TypeError, ValueError)
+"""What a call raises that a device, a type or a missing part does not allow; NotImplementedError is a RuntimeError."""
+
+
+def arbitrate(
+    call: CaughtCall, repeats: int = NUM_REPEATS, peer: PeerAnswer | None = None, why_no_peer: str = NOT_TRIED
+) -> Arbitration:
+    """Run the call again here and in higher precision, and put that beside what a peer found.
+
+    Args:
+        call: as it was caught on this rank.
+        repeats: how often to run it on its own device.
+        peer: the answer of another rank, if there is one.
+        why_no_peer: why there is none.
+    Sync: waits for the device; leaves its random generator as it was.
+    """
+    saved = call.saved
+    notes = [*saved.notes, *([saved.why_not] if saved.why_not else [])]
+    bad, done, why_not = (0, 0, "") if saved.why_not else repeat(call, repeats)
+    fp64 = fp32 = NOT_TRIED
+    out_of_range = False
+    if not saved.why_not:
+        fp64, out_of_range = refer(call, torch.float64)
+        is_single = all(tensor.dtype != torch.float64 for tensor in call.tensors.values())
+        fp32 = refer(call, torch.float32)[0] if is_single else NOT_TRIED
+    return Arbitration(
+        rank=saved.rank,
+        operator=saved.operator if saved.kind != "backward" else f"{saved.operator}.backward",
+        event=saved.event,
+        module=saved.module,
+        inputs_bad=not all(meta.is_finite for meta in (saved.full_tensors or saved.tensors).values()),
+        repeats=done,
+        repeats_bad=bad,
+        peer=why_no_peer if peer is None else peer.outcome,
+        peer_rank=None if peer is None else peer.rank,
+        peer_device="" if peer is None else peer.device,
+        reference_fp32=fp32,
+        reference_fp64=fp64,
+        out_of_range=out_of_range,
+        reference=_reference_name(saved),
+        captured=not saved.why_not,
+        note="; ".join([*notes, *([why_not] if why_not else [])]),
+    )
+
+
+def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
+    """Run the call on the kind of device it ran on.
+
+    Returns:
+        How often the result was bad, how often it ran, and why not if it did not.
+    Sync: waits for the device.
+    """
+    plain, tensors = whole(call)
+    device = torch.device(_device_type(plain))
+    num_bad = 0
+    try:
+        for _ in range(repeats):
+            num_bad += repro.is_bad(plain, run_once(call, plain, tensors, device))
+    except CANNOT_RUN as error:
+        return 0, 0, first_line(error)
+    return num_bad, repeats, ""
+
+
+def run_once(call: CaughtCall, plain: Json, tensors: Mapping[str, Tensor], device: torch.device) -> Outputs:
+    """Make the call once and leave the random generator as it was."""
+    function = call.function
+    if function is None:
+        function = repro.operator_function(repro.find_operator(call.saved.operator))
+    with _same_generator(plain, device), Alone():
+        return repro.run(plain, tensors, device, function)
+
+
+def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
+    """Run the call in higher precision on the CPU and round the result to the type of the outputs.
+
+    Returns:
+        The outcome, and whether the result only became bad by rounding.
+    """
+    named = reference_for(call.saved.operator)
+    if named is not None:
+        function = named
+    elif call.saved.kind == "operator" and call.saved.operator.startswith("aten."):
+        function = repro.operator_function(repro.find_operator(call.saved.operator))
+    else:
+        return f"no reference for {call.saved.operator}", False
+    try:
+        plain, tensors = in_precision(*whole(call), dtype)
+        types = {output["name"]: repro.type_of(output["dtype"]) for output in plain["outputs"]}
+        with _same_generator(plain, CPU):
+            outputs = repro.run(plain, tensors, CPU, function)
+    except CANNOT_RUN as error:
+        return first_line(error), False
+    rounded = [(name, tensor.to(types.get(name, tensor.dtype))) for name, tensor in outputs]
+    is_bad = repro.is_bad(plain, rounded)
+    return (BAD if is_bad else FINITE), is_bad and not repro.is_bad(plain, outputs)
+
+
+def whole(call: CaughtCall) -> tuple[Json, Mapping[str, Tensor]]:
+    """The call as plain JSON with its tensors, the whole inputs if they were kept."""
+    plain = orjson.loads(to_json(call.saved))
+    return (repro.whole(plain), call.full) if call.full else (plain, call.tensors)
+
+
+def in_precision(plain: Json, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Json, dict[str, Tensor]]:
+    """The same call with all floating-point tensors and types in another one, on the CPU."""
+    cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    text = str(dtype).removeprefix("torch.")
+    described = {name: {**meta, "device": "cpu"} for name, meta in plain["tensors"].items()}
+    arguments = {
+        side: [
+            {**argument, "values": [_value_in(value, argument["name"], text) for value in argument["values"]]}
+            for argument in plain[side]
+        ]
+        for side in ("args", "kwargs", "grad_outputs")
+    }
+    return {**plain, **arguments, "tensors": described}, cast
+
+
+def _value_in(value: Json, name: str, dtype: str) -> Json:
+    if value["kind"] == "dtype" and repro.type_of(value["text"]).is_floating_point:
+        return {**value, "text": dtype}
+    if name == "half_to_float":  # softmax of half precision with a single-precision result: now it is all one type
+        return {**value, "text": "false"}
+    return value
+
+
+def outcome(call: SavedCall, outputs: Outputs) -> str:
+    """Whether a result is as bad as what was seen, in the word of the records."""
+    return BAD if repro.is_bad(orjson.loads(to_json(call)), outputs) else FINITE
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, without the rest of a long message."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _reference_name(saved: SavedCall) -> str:
+    if reference_for(saved.operator) is not None:
+        return saved.operator
+    return "aten" if saved.operator.startswith("aten.") else ""
+
+
+def _device_type(plain: Json) -> str:
+    kinds = [meta["device"] for meta in plain["tensors"].values()]
+    return next((kind for kind in kinds if kind != "cpu"), "cpu")
+
+
+@contextmanager
+def _same_generator(plain: Json, device: torch.device) -> Iterator[None]:
+    """Put the generator's state back after a call that draws; the training run goes on with it."""
+    if plain["rng"] is None or plain["rng_device"] != device.type:
+        yield
+        return
+    state = device_of(device.type).rng_state()
+    try:
+        yield
+    finally:
+        device_of(device.type).set_rng_state(state)

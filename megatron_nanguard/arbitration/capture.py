@@ -1,0 +1,190 @@
+"""Save the accused call while a traced replay runs.
+
+The tracer tells the catcher of every operator, with the running number of its events, and knows nothing else of it:
+
+    catcher.before(event, func, args, kwargs)    inputs are copied where the operator writes into them
+    out = func(*args, **kwargs)
+    catcher.after(out)
+
+A chosen event that is no operator, such as a bad weight at its first read, is followed by the operator that read it:
+that call is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from megatron_nanguard.arbitration.packing import (
+    CannotSave,
+    Packer,
+    describe_output,
+    describe_tensors,
+    host_copies,
+    num_bytes,
+)
+from megatron_nanguard.arbitration.repro import Function, named
+from megatron_nanguard.arbitration.rows import choose_rows, cut, row_arguments
+from megatron_nanguard.device import device_of
+from megatron_nanguard.records.bundle import SavedCall
+
+CAP_BYTES: Final = 1 << 30
+"""Largest inputs that are kept whole."""
+RNG_NAME: Final = "rng"
+COMMUNICATION: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+COMMUNICATES: Final = "a communication needs its group"
+
+
+@dataclass(frozen=True)
+class CaughtCall:
+    """A call in host memory.
+
+    Attributes:
+        saved: what `call.json` says.
+        tensors: by name; cut to the rows that matter where `saved.rows` is given.
+        full: the whole inputs beside a cut; empty when there is none, or when they are too large.
+        function: how to make the call in this process; None for an operator, which its name tells.
+    """
+
+    saved: SavedCall
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    full: dict[str, Tensor] = field(default_factory=dict)
+    function: Function | None = None
+
+
+@dataclass
+class _Pending:
+    func: Any
+    saved: SavedCall
+    live: dict[str, Tensor]
+    copies: dict[str, Tensor] | None = None
+
+
+class CallCatcher:
+    """Keeps the calls of chosen events. Used inside the tracer's dispatch mode, so what it does is not traced."""
+
+    def __init__(self, event_numbers: AbstractSet[int], cap_bytes: int = CAP_BYTES, *, rank: int = 0) -> None:
+        """Choose the events.
+
+        Args:
+            event_numbers: running numbers of an earlier traced replay of the same step.
+            cap_bytes: largest inputs that are kept whole.
+            rank: this global rank.
+        """
+        self.calls: dict[int, CaughtCall] = {}
+        self._to_come = sorted(event_numbers, reverse=True)
+        self._due: list[int] = []
+        self._cap_bytes = cap_bytes
+        self._rank = rank
+        self._pending: _Pending | None = None
+
+    def before(self, event: int, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """See the inputs of one operator.
+
+        Sync: waits for the device if it is a chosen one that writes into its inputs; else none.
+        """
+        while self._to_come and self._to_come[-1] <= event:
+            self._due.append(self._to_come.pop())
+        if not self._due:
+            return
+        saved = SavedCall(rank=self._rank, event=event, operator=str(func), versions={"torch": str(torch.__version__)})
+        try:
+            self._pending = self._prepare(func, args, kwargs, saved)
+        except CannotSave as error:
+            self._caught(CaughtCall(replace(saved, why_not=str(error))))
+
+    def after(self, out: Any) -> None:
+        """See the result of the same operator.
+
+        Sync: waits for the device if it is a chosen one; else none.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        first = {argument.name: pending.live.get(argument.name) for argument in pending.saved.args[:1]}
+        outputs = dict(named(out, first))
+        try:
+            self._caught(self._keep(pending, outputs))
+        except CannotSave as error:
+            described = tuple(describe_output(name, tensor) for name, tensor in outputs.items())
+            self._caught(CaughtCall(replace(pending.saved, outputs=described, why_not=str(error))))
+
+    def _caught(self, call: CaughtCall) -> None:
+        for event in self._due:
+            self.calls[event] = replace(call, saved=replace(call.saved, event=event))
+        self._due.clear()
+
+    def _prepare(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], saved: SavedCall) -> _Pending:
+        if not isinstance(func, OpOverload):
+            raise CannotSave("it has no schema")
+        if func.namespace in COMMUNICATION:
+            raise CannotSave(COMMUNICATES)
+        packer = Packer()
+        positional, by_name = packer.operator(func, args, kwargs)
+        saved = replace(saved, args=positional, kwargs=by_name, device=_device_name(packer.tensors))
+        pending = _Pending(func, saved, packer.tensors)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            kind = _device_type(packer.tensors)
+            packer.tensors[RNG_NAME] = device_of(kind).rng_state()
+            pending.saved = replace(saved, rng=RNG_NAME, rng_device=kind)
+        if func._schema.is_mutable:
+            self._check_size(packer.tensors, "writes into its inputs, ")
+            pending.copies = host_copies(packer.tensors)
+        return pending
+
+    def _keep(self, pending: _Pending, outputs: dict[str, Tensor]) -> CaughtCall:
+        results, live = list(outputs.values()), pending.live
+        names = row_arguments(pending.func, pending.saved.args, live, results)
+        rows = choose_rows(results) if names else None
+        saved = replace(pending.saved, outputs=tuple(describe_output(name, tensor) for name, tensor in outputs.items()))
+        if rows is None:
+            self._check_size(live, "")
+            whole = pending.copies or host_copies(live)
+            return CaughtCall(replace(saved, tensors=describe_tensors(whole, live)), whole)
+        full = pending.copies or (host_copies(live) if num_bytes(live) <= self._cap_bytes else {})
+        chosen = {name: cut(tensor, rows) if name in names else tensor for name, tensor in (full or live).items()}
+        self._check_size(chosen, "cut to its rows ")
+        tensors = host_copies(chosen)
+        return CaughtCall(
+            replace(
+                saved,
+                rows=rows,
+                tensors=describe_tensors(tensors, live),
+                outputs=tuple(describe_output(name, cut(tensor, rows)) for name, tensor in outputs.items()),
+                full_tensors=describe_tensors(full, live),
+                full_outputs=saved.outputs if full else (),
+            ),
+            tensors,
+            full,
+        )
+
+    def _check_size(self, tensors: Mapping[str, Tensor], why: str) -> None:
+        size = num_bytes(tensors)
+        if size > self._cap_bytes:
+            raise CannotSave(f"the call {why}has {size} bytes of inputs, the limit is {self._cap_bytes}")
+
+
+def _device_type(tensors: Mapping[str, Tensor]) -> str:
+    """The accelerator among the devices of the inputs, if there is one."""
+    kinds = [tensor.device.type for tensor in tensors.values()]
+    return next((kind for kind in kinds if kind != "cpu"), "cpu")
+
+
+def _device_name(tensors: Mapping[str, Tensor]) -> str:
+    return device_of(_device_type(tensors)).facts().name
+
+
+def uncaught(rank: int, event: int | None, operator: str, why_not: str) -> CaughtCall:
+    """What stands for a call that cannot be saved, such as a communication or a kernel nobody saw."""
+    return CaughtCall(SavedCall(rank=rank, event=event, operator=operator, why_not=why_not))
+
+
+def placed(call: CaughtCall, step: int, module: str, phase: str) -> CaughtCall:
+    """The call with where it was made, which the tracer knows."""
+    return replace(call, saved=replace(call.saved, step=step, module=module, phase=phase))

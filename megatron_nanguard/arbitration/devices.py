@@ -1,0 +1,62 @@
+"""A saved call on several devices side by side, for `nanguard replay`; runs listed operators and references alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+import torch
+
+from megatron_nanguard.arbitration import repro
+from megatron_nanguard.arbitration.again import CANNOT_RUN, Outputs, first_line, outcome, refer
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.operators import allowed_operator
+from megatron_nanguard.arbitration.packing import describe_output
+from megatron_nanguard.arbitration.references import reference_for
+from megatron_nanguard.device import training_device
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.arbitration import DeviceOutcome
+from megatron_nanguard.records.json_form import to_json
+
+
+def default_devices() -> tuple[str, ...]:
+    """The CPU, and the accelerator of this machine if there is one."""
+    return tuple(dict.fromkeys(("cpu", training_device().backend)))
+
+
+def compare_devices(call: CaughtCall, devices: Sequence[str]) -> tuple[DeviceOutcome, ...]:
+    """Run a call that was read from a bundle on each device, then in float64 on the CPU.
+
+    Raises:
+        PostmortemError: the bundle names something that is not on the list, or cannot be run anywhere; nothing was run.
+    Sync: waits for each device.
+    """
+    if call.saved.why_not:
+        raise PostmortemError(f"{call.saved.operator} cannot be run alone: {call.saved.why_not}")
+    function = _function(call)
+    found = [_on(call, device, function) for device in devices]
+    word, out_of_range = refer(call, torch.float64)
+    beyond = "; finite in float64, but not in the type of the output" if out_of_range else ""
+    return (*found, DeviceOutcome("cpu, float64", word + beyond, ()))
+
+
+def _function(call: CaughtCall) -> repro.Function:
+    if call.saved.kind == "operator":
+        return repro.operator_function(allowed_operator(call.saved.operator))
+    function = reference_for(call.saved.operator)
+    if function is None:
+        raise PostmortemError(
+            f"{call.saved.operator[:80]!r} has no reference here; its bundle's repro.py runs it with --preload FILE"
+        )
+    return function
+
+
+def _on(call: CaughtCall, device: str, function: repro.Function) -> DeviceOutcome:
+    try:
+        outputs: Outputs = repro.run(
+            orjson.loads(to_json(call.saved)), call.tensors, repro.open_device(device), function
+        )
+    except CANNOT_RUN as error:
+        return DeviceOutcome(device, first_line(error), ())
+    described = tuple(describe_output(name, tensor) for name, tensor in outputs)
+    return DeviceOutcome(device, outcome(call.saved, outputs), described)

@@ -1,0 +1,140 @@
+"""The arguments of a call as records, and its tensors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.arbitration.repro import count
+from megatron_nanguard.records.bundle import Argument, SavedOutput, SavedTensor, Value, ValueKind
+
+_DTYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 int64 int32 int16 int8 uint8 bool"
+SAVABLE = frozenset(getattr(torch, name) for name in _DTYPES.split() if hasattr(torch, name))
+"""What safetensors can hold."""
+
+
+class CannotSave(Exception):
+    """A call cannot be saved; says why."""
+
+
+class Packer:
+    """Turns values into records and keeps the tensors aside, not copied yet."""
+
+    def __init__(self) -> None:
+        """Start without tensors."""
+        self.tensors: dict[str, Tensor] = {}
+
+    def operator(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+        """Positional and keyword arguments of an operator, under the names of its schema.
+
+        Raises:
+            CannotSave: a value has no form in a file.
+        """
+        names = [argument.name for argument in func._schema.arguments]
+        positional = tuple(self.argument(name, value) for name, value in zip(names, args))  # noqa: B905
+        return positional, tuple(self.argument(name, value) for name, value in kwargs.items())
+
+    def argument(self, name: str, value: Any) -> Argument:
+        """One argument.
+
+        Raises:
+            CannotSave: its value has no form in a file.
+        """
+        if isinstance(value, (list, tuple)):
+            values = (self._value(f"{name}.{index}", item) for index, item in enumerate(value))
+            return Argument(name, tuple(values), is_list=True)
+        return Argument(name, (self._value(name, value),))
+
+    def _value(self, name: str, value: Any) -> Value:
+        if isinstance(value, Tensor):
+            return self._tensor(name, value)
+        if isinstance(value, torch.Generator):
+            self.tensors[name] = value.get_state()
+            return Value("generator", name)
+        if value is None:
+            return Value("none")
+        if isinstance(value, bool):
+            return Value("bool", str(value).lower())
+        kind = _KINDS.get(type(value))
+        if kind is None:
+            raise CannotSave(f"argument {name} is a {type(value).__name__}, which has no form in a file")
+        return Value(kind, str(value).removeprefix("torch."))
+
+    def _tensor(self, name: str, tensor: Tensor) -> Value:
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise CannotSave(f"argument {name} is not a plain dense tensor")
+        if tensor.dtype not in SAVABLE:
+            raise CannotSave(f"argument {name} is {tensor.dtype}, which safetensors does not hold")
+        self.tensors[name] = tensor
+        return Value("tensor", name)
+
+
+_KINDS: dict[type, ValueKind] = {
+    int: "int",
+    float: "float",
+    complex: "complex",
+    str: "str",
+    torch.dtype: "dtype",
+    torch.device: "device",
+    torch.layout: "layout",
+    torch.memory_format: "memory_format",
+}
+
+
+def num_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Size of all of them, views counted as if they were whole."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in host memory, with the order of the dims in memory kept.
+
+    Sync: waits for the device.
+    """
+    return {name: tensor.detach().clone(memory_format=torch.preserve_format).cpu() for name, tensor in tensors.items()}
+
+
+def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tensor]) -> dict[str, SavedTensor]:
+    """What a file of the copies does not say; the device and whether a gradient is wanted come from the originals."""
+    return {
+        name: SavedTensor(
+            shape=tuple(copy.shape),
+            stride=tuple(copy.stride()),
+            dtype=dtype_text(copy),
+            device=originals[name].device.type,
+            is_finite=is_finite(copy),
+            requires_grad=originals[name].requires_grad,
+        )
+        for name, copy in copies.items()
+    }
+
+
+def describe_output(name: str, tensor: Tensor) -> SavedOutput:
+    """Count what is bad in one output.
+
+    Sync: waits for the device.
+    """
+    nan, positive, negative, first = count(tensor)
+    at = None if first is None else tuple(first)
+    return SavedOutput(name, tuple(tensor.shape), dtype_text(tensor), nan, positive, negative, at)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """No NaN and no Inf.
+
+    Sync: waits for the device.
+    """
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    values = tensor.float() if tensor.element_size() == 1 else tensor
+    return bool(torch.isfinite(values).all())
+
+
+def dtype_text(tensor: Tensor) -> str:
+    """`torch.bfloat16` -> `bfloat16`."""
+    return str(tensor.dtype).removeprefix("torch.")

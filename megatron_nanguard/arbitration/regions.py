@@ -1,0 +1,185 @@
+"""Save the call of an autograd Function, whose kernels the dispatcher does not see: inputs, and what its backward got.
+
+with RegionCatcher("SwiGLUFunctionBackward", lambda: module == "decoder.layers.1.mlp", rank=5) as catcher:
+    ...                       a further replay of the step
+catcher.call                  a CaughtCall; its `saved.why_not` says so where there was none
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
+
+from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.packing import (
+    CannotSave,
+    Packer,
+    describe_output,
+    describe_tensors,
+    host_copies,
+    num_bytes,
+)
+from megatron_nanguard.arbitration.repro import CannotRun, find_class
+from megatron_nanguard.records.bundle import Argument, SavedCall, Value
+
+_KEY = "_megatron_nanguard_inputs"
+
+
+@dataclass
+class _Inputs:
+    """What one forward got, in host memory."""
+
+    saved: SavedCall
+    tensors: dict[str, Tensor]
+
+
+class RegionCatcher:
+    """Keeps the first call with a bad result while it is entered, or the last one where all are finite."""
+
+    def __init__(
+        self, name: str, is_wanted: Callable[[], bool] = lambda: True, cap_bytes: int = CAP_BYTES, *, rank: int = 0
+    ) -> None:
+        """Choose the Function.
+
+        Args:
+            name: of the class, or of its node: "SwiGLUFunction", "SwiGLUFunctionBackward".
+            is_wanted: asked at every forward: whether it is in the module and micro-batch in question.
+            cap_bytes: largest inputs that are kept.
+            rank: this global rank.
+        """
+        self._kind: Literal["forward", "backward"] = "backward" if name.endswith("Backward") else "forward"
+        self._name = name.removesuffix("Backward")
+        self._is_wanted, self._cap_bytes, self._rank = is_wanted, cap_bytes, rank
+        self._is_bad = False
+        self._undo = ExitStack()
+        self.call = uncaught(rank, None, self._name, "it was not called again")
+
+    def __enter__(self) -> RegionCatcher:
+        """Wrap forward and backward of the class."""
+        cls = find_class(self._name)
+        if cls is None:
+            self.call = uncaught(self._rank, None, self._name, "no autograd Function of that name is loaded")
+            return self
+        self._cls, self._names = cls, _argument_names(cls)
+        if _has_context(cls):
+            self._wrap("forward", self._forward)
+        else:
+            self._wrap("setup_context", self._setup_context)
+        if self._kind == "backward":
+            self._wrap("backward", self._backward)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put back what was there."""
+        self._undo.close()
+
+    def _wrap(self, method: str, wrapper: Callable[..., Any]) -> None:
+        original = getattr(self._cls, method)
+        own = self._cls.__dict__.get(method)
+        setattr(self._cls, method, staticmethod(lambda *args: wrapper(original, *args)))
+        if own is None:
+            self._undo.callback(delattr, self._cls, method)
+        else:
+            self._undo.callback(setattr, self._cls, method, own)
+
+    def _forward(self, original: Callable[..., Any], ctx: Any, *args: Any) -> Any:
+        inputs = self._inputs(args) if self._is_wanted() else None
+        result = original(ctx, *args)
+        self._leave(inputs, ctx, result)
+        return result
+
+    def _setup_context(self, original: Callable[..., Any], ctx: Any, inputs: Any, output: Any) -> Any:
+        taken = self._inputs(inputs) if self._is_wanted() else None
+        result = original(ctx, inputs, output)
+        self._leave(taken, ctx, output)
+        return result
+
+    def _leave(self, inputs: _Inputs | None, ctx: Any, result: Any) -> None:
+        if inputs is None:
+            return
+        if self._kind == "backward":
+            setattr(ctx, _KEY, inputs)
+        else:
+            results = [result] if isinstance(result, Tensor) else list(result)
+            self._keep(inputs, {str(index): value for index, value in enumerate(results)})
+
+    def _backward(self, original: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
+        inputs: _Inputs | None = getattr(ctx, _KEY, None)
+        if inputs is not None:
+            inputs = self._with_gradients(inputs, grads)
+        result = original(ctx, *grads)
+        if inputs is not None:
+            results = [result] if result is None or isinstance(result, Tensor) else list(result)
+            names = [f"grad of {argument.name}" for argument in inputs.saved.args]
+            self._keep(inputs, dict(zip(names, results)))  # noqa: B905
+        return result
+
+    def _inputs(self, args: Sequence[Any]) -> _Inputs:
+        packer, packed, notes = Packer(), [], []
+        for name, value in zip(self._names, args):  # noqa: B905
+            try:
+                packed.append(packer.argument(name, value))
+            except CannotSave as error:
+                notes.append(f"{error}; it is left out")
+                packed.append(Argument(name, (Value("none"),)))
+        saved = SavedCall(
+            rank=self._rank,
+            kind=self._kind,
+            operator=self._name,
+            args=tuple(packed),
+            notes=tuple(notes),
+            versions={"torch": str(torch.__version__)},
+        )
+        return self._with_tensors(_Inputs(saved, {}), packer.tensors)
+
+    def _with_gradients(self, inputs: _Inputs, grads: Sequence[Any]) -> _Inputs:
+        packer = Packer()
+        packed = tuple(packer.argument(f"grad_output.{index}", grad) for index, grad in enumerate(grads))
+        return self._with_tensors(replace(inputs, saved=replace(inputs.saved, grad_outputs=packed)), packer.tensors)
+
+    def _with_tensors(self, inputs: _Inputs, live: dict[str, Tensor]) -> _Inputs:
+        if num_bytes(live) + num_bytes(inputs.tensors) > self._cap_bytes:
+            why_not = f"its inputs have more than {self._cap_bytes} bytes"
+            return _Inputs(replace(inputs.saved, why_not=why_not), {})
+        copies = host_copies(live)
+        described = {**inputs.saved.tensors, **describe_tensors(copies, live)}
+        return _Inputs(replace(inputs.saved, tensors=described), {**inputs.tensors, **copies})
+
+    def _keep(self, inputs: _Inputs, results: dict[str, Any]) -> None:
+        if self._is_bad:
+            return
+        outputs = tuple(describe_output(name, tensor) for name, tensor in results.items() if isinstance(tensor, Tensor))
+        self._is_bad = not all(output.is_finite for output in outputs)
+        saved = replace(inputs.saved, outputs=outputs)
+        self.call = CaughtCall(saved, inputs.tensors, function=self._function(saved.notes))
+
+    def _function(self, notes: Sequence[str]) -> Callable[[dict[str, Any], dict[str, Any]], Any]:
+        cls = self._cls
+
+        def apply(args: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+            if notes:
+                raise CannotRun(notes[0])
+            return cls.apply(*args.values())
+
+        return apply
+
+
+def _has_context(cls: Any) -> bool:
+    """Whether forward takes the context; else a `setup_context` of the class does."""
+    return cls.setup_context is _SingleLevelFunction.setup_context
+
+
+def _argument_names(cls: Any) -> list[str]:
+    """Names of the forward's arguments after the context."""
+    names = list(inspect.signature(cls.forward).parameters)
+    return names[1:] if _has_context(cls) else names

@@ -1,0 +1,51 @@
+"""`nanguard replay DIR`: run the saved call of an incident on the devices of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from megatron_nanguard.postmortem.bundles import find_bundle
+from megatron_nanguard.records.arbitration import BAD, DeviceOutcome
+from megatron_nanguard.records.bundle import SavedCall, SavedOutput
+
+
+@click.command("replay")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--device", "devices", multiple=True, help="cpu, cuda:1, npu ...; several times (default: all kinds).")
+def command(directory: Path, devices: tuple[str, ...]) -> int:
+    """Run the saved call of the newest incident in DIR and compare devices.
+
+    Reads the numbers of the bundle and calls operators of a fixed list; the bundle's script is not run. Exit code 1
+    when a device shows the non-finite values again, 0 when none does.
+    """
+    from megatron_nanguard.arbitration.bundle import read_bundle
+    from megatron_nanguard.arbitration.devices import compare_devices, default_devices
+
+    call = read_bundle(find_bundle(directory))
+    outcomes = compare_devices(call, devices or default_devices())
+    _print(call.saved, outcomes)
+    return int(any(found.outcome == BAD for found in outcomes))
+
+
+def _print(saved: SavedCall, outcomes: tuple[DeviceOutcome, ...]) -> None:
+    step = "" if saved.step is None else f", step {saved.step}"
+    click.echo(f"{saved.operator} in {saved.module or 'no module'}, rank {saved.rank}{step}")
+    if saved.rows is not None:
+        click.echo(f"{len(saved.rows.rows)} of {saved.rows.num_rows} rows")
+    width = max(len(found.device) for found in outcomes) + 2
+    _print_outputs("in the run".ljust(max(width, 12)), saved.device or "", saved.outputs)
+    for found in outcomes:
+        _print_outputs(found.device.ljust(max(width, 12)), found.outcome, found.outputs)
+
+
+def _print_outputs(place: str, words: str, outputs: tuple[SavedOutput, ...]) -> None:
+    bad = [_words(output) for output in outputs if not output.is_finite]
+    click.echo("; ".join([f"{place}{words}", *bad]))
+
+
+def _words(output: SavedOutput) -> str:
+    counts = ((output.nan, "NaN"), (output.positive_inf, "+Inf"), (output.negative_inf, "-Inf"))
+    numbers = ", ".join(f"{number} {word}" for number, word in counts if number)
+    return f"output {output.name}: {numbers}, first at {output.first}"

@@ -1,0 +1,76 @@
+"""From what all ranks know to where it began and why: pure rules, no device, no file.
+
+    joined = join(traces)                 the cross-rank origin
+    causes = verdict(evidence)            ranked explanations, "undecided" among them
+    patterns = advise(evidence)           names of texts in advice.json
+
+`join` and `advise` are in the files of their names.
+
+A rule is one file with `judge(evidence)`: one cause with what speaks for and against it, or None when nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from megatron_nanguard.diagnosis import (
+    checker_artifact,
+    communication,
+    data,
+    experiments,
+    framework,
+    hardware_persistent,
+    hardware_transient,
+    loss_or_mask,
+    loss_scaling,
+    norm_overflow,
+    numerics,
+    operator,
+    state_corruption,
+    undecided,
+    uninitialised_or_race,
+)
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.records.incident import Cause
+
+Rule = Callable[[Evidence], "Cause | None"]
+
+RULES: Final[tuple[Rule, ...]] = (
+    state_corruption.judge,
+    data.judge,
+    loss_or_mask.judge,
+    uninitialised_or_race.judge,
+    communication.judge,
+    operator.judge,
+    framework.judge,
+    numerics.judge,
+    loss_scaling.judge,
+    norm_overflow.judge,
+    hardware_transient.judge,
+    hardware_persistent.judge,
+    checker_artifact.judge,
+)
+"""Of causes equally sure the one that stands first is told first: what can be checked at once, before hardware."""
+
+MENTIONED: Final = 0.05
+"""Causes less sure than this are left out."""
+
+
+def verdict(evidence: Evidence) -> tuple[Cause, ...]:
+    """Rank the causes that anything speaks for, most likely first; undecided stands first where none stands out."""
+    judged = [cause for rule in RULES if (cause := rule(evidence)) is not None and cause.confidence >= MENTIONED]
+    ranked = sorted(judged, key=lambda cause: -cause.confidence)
+    nothing_clear = undecided.judge(evidence, ranked)
+    told = [_with_next(cause, ranked, evidence) for cause in ranked]
+    if nothing_clear is None:
+        return tuple(told)
+    step = told[0].next if told else experiments.cheapest("undecided", None, evidence)
+    return (replace(nothing_clear, next=step), *told)
+
+
+def _with_next(cause: Cause, ranked: list[Cause], evidence: Evidence) -> Cause:
+    """The first is to be told from the second, every other from the first."""
+    rival = next((other.cause for other in ranked if other is not cause), None)
+    return replace(cause, next=experiments.cheapest(cause.cause, rival, evidence))

@@ -1,0 +1,132 @@
+"""Everything the rules may cite, and nothing else: facts, never opinions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.audit import AuditFinding
+from megatron_nanguard.records.incident import Infected, MicrobatchLosses, Origin
+from megatron_nanguard.records.postmortem import Kind, RankSets
+
+Label = Literal["plain", "traced", "synchronous", "marker"]
+CameBack = Literal["yes", "no", "partly"]
+Outcome = Literal["finite", "bad", "not_tried"]
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """One replay of the step, over all ranks.
+
+    Attributes:
+        label: "plain" is the same call and nothing else; "traced" reads along; "synchronous" waits after every
+            operator; "marker" fills every fresh buffer with a known NaN.
+        came_back: whether the fault did: on all ranks that had it, on none, or on others or some of them only.
+    """
+
+    label: Label
+    came_back: CameBack
+
+
+@dataclass(frozen=True)
+class ScalerFacts:
+    """The dynamic loss scale of fp16.
+
+    Attributes:
+        scale: of the step.
+        in_search: no step was applied yet: the scale is still being searched for.
+        just_raised: the scale went up since the last step.
+        skips_in_a_row: skips up to now, this one not counted.
+        lower_scale: the replay at a far lower scale.
+    """
+
+    scale: float
+    in_search: bool = False
+    just_raised: bool = False
+    skips_in_a_row: int = 0
+    lower_scale: Outcome = "not_tried"
+
+
+@dataclass(frozen=True)
+class EarlierIncident:
+    """An incident of the same run, earlier attempts included.
+
+    Attributes:
+        step: as the training log counts it.
+        ranks: those with an origin; those bad before the reduction where no origin is known.
+        module: of the first origin; empty when unknown.
+        operator: of the first origin; empty when unknown.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    module: str = ""
+    operator: str = ""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A micro-batch on a rank."""
+
+    rank: int
+    microbatch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One incident as the rules see it; what is not known is empty.
+
+    Attributes:
+        step: as the training log counts it.
+        kind: where the non-finite values were met first.
+        ranks: all ranks by what happened to them.
+        origins: where it began, earliest first.
+        infected: who was infected, and by what.
+        losses: the losses of the step.
+        passes: the replays, in the order they were made.
+        exact: the plain replay was bit-equal; null without one.
+        audited: weights, moments, buffers and batch were looked at before the replay.
+        audit: what was bad already.
+        arbitrations: accused calls that were run again.
+        scaler: the loss scale; null without a dynamic one.
+        earlier: earlier incidents of the run.
+        batch_changed: micro-batches whose data changed after they were fetched.
+        zero_tokens: micro-batches with no token that the loss counts.
+        previous_batch: the previous step's batch on this state.
+        grad_norm: the norm the host computed; null before it did.
+        clip_coefficient: the factor the host would clip with; null before it computed one.
+        own_faults: ranks on which a part of the guard failed.
+        overflow_mode: of the devices; "saturation" makes every check blind.
+        host_options: options of the host that bear on the next experiment, such as "overlap_grad_reduce".
+    """
+
+    step: int
+    kind: Kind
+    ranks: RankSets
+    origins: tuple[Origin, ...] = ()
+    infected: tuple[Infected, ...] = ()
+    losses: tuple[MicrobatchLosses, ...] = ()
+    passes: tuple[PassResult, ...] = ()
+    exact: bool | None = None
+    audited: bool = False
+    audit: tuple[AuditFinding, ...] = ()
+    arbitrations: tuple[Arbitration, ...] = ()
+    scaler: ScalerFacts | None = None
+    earlier: tuple[EarlierIncident, ...] = ()
+    batch_changed: tuple[Spot, ...] = ()
+    zero_tokens: tuple[Spot, ...] = ()
+    previous_batch: Outcome = "not_tried"
+    grad_norm: float | None = None
+    clip_coefficient: float | None = None
+    own_faults: tuple[int, ...] = ()
+    overflow_mode: str = "not_applicable"
+    host_options: frozenset[str] = frozenset()
+
+    def came_back(self, label: Label) -> CameBack | None:
+        """Whether the fault came back in a labelled pass; None when there was none."""
+        return next((each.came_back for each in self.passes if each.label == label), None)
+
+    def audit_of(self, *kinds: str) -> tuple[AuditFinding, ...]:
+        """The audit's findings on tensors of some kinds."""
+        return tuple(finding for finding in self.audit if finding.kind in kinds)

@@ -1,0 +1,33 @@
+"""The training code around the model: clipping, recompute, finalizing, gathering, a copy that went wrong."""
+
+from __future__ import annotations
+
+import math
+
+from megatron_nanguard.diagnosis import facts
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.trace import OriginKind
+
+AROUND_THE_MODEL = ("finalize", "optimizer", "clip", "gather")
+
+
+def judge(evidence: Evidence) -> Cause | None:
+    """Look for faults in what Megatron does between and around forward and backward."""
+    scales = Scales("framework", prior=-1.5)
+    for origin in facts.of_kind(evidence, OriginKind.OPERATOR):
+        if origin.phase in AROUND_THE_MODEL:
+            scales.speaks_for(STRONG, f"it began around the model: {facts.named(origin)}", "around")
+        # Under full recompute a fault of the forward is met there as well; then the loss is bad too.
+        if origin.phase == "recompute" and facts.has_finite_losses(evidence):
+            scales.speaks_for(STRONG, f"the loss is finite, the recompute is not: {facts.named(origin)}", "recompute")
+    if evidence.clip_coefficient is not None and math.isnan(evidence.clip_coefficient):
+        if not evidence.ranks.bad_before and not evidence.ranks.bad_after_only:
+            scales.speaks_for(DECISIVE, "the clip coefficient is NaN though every gradient is finite")
+    for finding in evidence.audit_of("weight_only"):
+        told = f"{finding.name} is bad on rank {finding.rank} only in the copy the model reads"
+        scales.speaks_for(HINT, told, "copy")
+    if evidence.came_back("plain") == "no":
+        scales.speaks_against(HINT, "the same code was finite in the replay")
+    return scales.reading()

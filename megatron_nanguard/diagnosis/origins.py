@@ -1,0 +1,97 @@
+"""An origin as the incident tells it, from what a rank traced or from what several ranks show together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from megatron_nanguard.diagnosis.walk import Unseen
+from megatron_nanguard.diagnosis.wording import name_channel
+from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.trace import Message, OriginKind, RankTrace, TensorFacts, TracedOrigin
+
+UNSEEN_WRITER: Final = "unseen writer"
+"""Stands for the operator where something that the dispatcher does not see has written."""
+
+REDUCING = ("allreduce", "reduce")
+
+
+def is_reducing(operator: str) -> bool:
+    """Whether a communication adds up what its members send, so that it can overflow by itself."""
+    return operator.startswith(REDUCING)
+
+
+def traced(trace: RankTrace, found: TracedOrigin) -> Origin:
+    """An origin that one rank's tracer found."""
+    bad = next((output for output in found.outputs if output.pattern != "finite"), None)
+    place = found.place
+    return Origin(
+        rank=trace.rank,
+        coords=trace.coords,
+        microbatch=place.microbatch,
+        phase=place.phase,
+        module=place.module,
+        operator=found.operator,
+        output=bad.name if bad else "",
+        pattern=bad.pattern if bad else "nan",
+        # A node of the backward made in C++ has no line of its own worth reading.
+        source_line=(place.forward_line if place.node else None) or place.source_line or place.forward_line,
+        positions=bad.positions if bad else (),
+        kind=found.kind,
+        facts=bad,
+        inputs=found.inputs,
+        forward_operator=place.forward_operator,
+        times=found.times,
+        path=found.path,
+    )
+
+
+def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace]) -> Origin:
+    """A communication whose result was bad though every sender was finite: one origin for all its members."""
+    rank = min(arrived)
+    message, trace = arrived[rank], traces[rank]
+    use = message.first_used
+    coords = {known: traces[known].coords for known in traces}
+    return Origin(
+        rank=rank,
+        coords=trace.coords,
+        microbatch=use.microbatch if use else trace.microbatch,
+        phase=use.phase if use else ("reduce" if is_reducing(message.operator) else "gather"),
+        module=use.module if use else "",
+        operator=message.operator,
+        output=f"no. {message.number} of {name_channel(message.channel, coords)}",
+        pattern=_worst(arrived),
+        source_line=use.source_line if use else None,
+        positions=(),
+        kind=OriginKind.COMMUNICATION,
+        ranks=tuple(sorted(arrived)),
+    )
+
+
+def unseen(trace: RankTrace, found: Unseen) -> Origin:
+    """A bad gradient or message that nobody was seen to write."""
+    is_gradient = found.event is None and not found.what.startswith("loss")
+    return Origin(
+        rank=trace.rank,
+        coords=trace.coords,
+        microbatch=trace.microbatch,
+        phase="accumulate" if is_gradient else "backward",
+        module=found.what.rpartition(".")[0] if is_gradient else "",
+        operator=UNSEEN_WRITER,
+        output=f"gradient of {found.what}" if is_gradient else found.what,
+        pattern=found.pattern,
+        source_line=None,
+        positions=(),
+        kind=OriginKind.UNSEEN,
+        facts=TensorFacts(found.what, (), "", found.pattern),
+    )
+
+
+def _worst(arrived: Mapping[int, Message]) -> Pattern:
+    patterns = {message.arrived for message in arrived.values()}
+    has_nan = bool(patterns & {"nan", "nan+inf"})
+    has_inf = bool(patterns & {"inf", "nan+inf"})
+    if has_nan:
+        return "nan+inf" if has_inf else "nan"
+    return "inf"

@@ -1,0 +1,95 @@
+"""Weigh facts for and against one cause.
+
+Weights are steps of log odds: 1 is a hint, 2 is strong, 4 all but settles it. A cause starts from how common it is in
+the field, where hardware is rare and memory that nobody wrote is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from megatron_nanguard.records.incident import Cause
+
+HINT = 1.0
+STRONG = 2.0
+DECISIVE = 4.0
+
+LISTED_FACTS = 3
+"""Facts of one kind that are told; the others are counted."""
+
+
+class _Pan:
+    """Facts on one side. A hundred facts of one kind weigh as much as the heaviest: they are seldom independent."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, float] = {}
+        self._facts: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, weight: float, fact: str, kind: str) -> None:
+        self._weights[kind] = max(weight, self._weights.get(kind, 0.0))
+        if fact not in self._facts[kind]:
+            self._facts[kind].append(fact)
+
+    def weight(self) -> float:
+        return sum(self._weights.values())
+
+    def facts(self) -> tuple[str, ...]:
+        told = []
+        for facts in self._facts.values():
+            told += facts[:LISTED_FACTS]
+            if len(facts) > LISTED_FACTS:
+                told.append(f"and {len(facts) - LISTED_FACTS} more like it")
+        return tuple(told)
+
+
+class Scales:
+    """Two pans for one cause.
+
+    Args:
+        cause: its code.
+        prior: log odds before any fact is seen.
+        ceiling: the most that this kind of evidence can make sure of.
+    """
+
+    def __init__(self, cause: str, prior: float = -1.5, ceiling: float = 0.98) -> None:
+        self._cause = cause
+        self._prior = prior
+        self._ceiling = ceiling
+        self._for = _Pan()
+        self._against = _Pan()
+        self._not_tested: list[str] = []
+
+    def speaks_for(self, weight: float, fact: str, kind: str = "") -> None:
+        """Lay a fact into the pan for the cause.
+
+        Args:
+            weight: HINT, STRONG or DECISIVE.
+            fact: with rank, operator and numbers.
+            kind: facts that are said of several ranks or calls alike share one; else the fact stands alone.
+        """
+        self._for.add(weight, fact, kind or fact)
+
+    def speaks_against(self, weight: float, fact: str, kind: str = "") -> None:
+        """Lay a fact into the pan against it; arguments as above."""
+        self._against.add(weight, fact, kind or fact)
+
+    def not_tested(self, what: str) -> None:
+        """Say what would bear on the cause and was not tried."""
+        if what not in self._not_tested and len(self._not_tested) < LISTED_FACTS:
+            self._not_tested.append(what)
+
+    def reading(self) -> Cause | None:
+        """The cause with its confidence; None when nothing speaks for it."""
+        if not self._for.facts():
+            return None
+        odds = self._prior + self._for.weight() - self._against.weight()
+        confidence = min(self._ceiling, 1 / (1 + math.exp(-odds)))
+        return Cause(
+            cause=self._cause,
+            confidence=round(confidence, 2),
+            for_=self._for.facts(),
+            against=self._against.facts(),
+            not_tested=tuple(self._not_tested),
+            next="",
+        )

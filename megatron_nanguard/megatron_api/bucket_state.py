@@ -1,0 +1,80 @@
+"""What bucket groups and parameters remember between the schedule call and the optimizer, and where gradients are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
+
+FIELDS = (
+    *("is_last_microbatch", "is_first_batch", "params_with_grad"),
+    *("golden_per_param_grad_ready_counts", "per_param_grad_ready_counts"),
+    *("grad_reduce_handle", "grad_reduce_finished", "communication_handle", "is_communication_outstanding"),
+    *("param_gather_handle", "param_gather_dispatched"),
+)
+"""Of bucket groups, in 0.8 of buckets and buffers; each release has some of them."""
+
+
+def gradient_tensors(chunks: Sequence[Module]) -> list[Tensor]:
+    """Every tensor in which gradients are added up: the buffers, and from 0.17 on the main grads beside them."""
+    found: list[Tensor] = []
+    for chunk in chunks:
+        for buffer in grad_buffers(chunk):
+            found += [buffer.grad_data, *getattr(buffer, "extra_main_grads", ())]
+    return found
+
+
+def zero_gradients(chunks: Sequence[Any]) -> None:
+    """Empty the buffers, as a training loop does before the schedule call. Moves the bucket groups on to a next step.
+
+    Not through the optimizer: ``zero_grad`` of 0.8 dispatches the first gather of parameters.
+    """
+    for chunk in chunks:
+        chunk.zero_grad_buffer()
+
+
+def keep(chunks: Sequence[Module]) -> Callable[[], None]:
+    """Note the state now; the result puts it back, as often as it is called. Gradients themselves are not copied.
+
+    Source: megatron/core/distributed/distributed_data_parallel.py, zero_grad_buffer, which moves on the counters
+    """
+    owners = [owner for chunk in chunks for owner in (*bucket_groups(chunk), *grad_buffers(chunk))]
+    kept = [(owner, _noted(owner)) for owner in owners]
+    params = [_ParameterState(param) for chunk in chunks for param in chunk.parameters()]
+    forced = [(chunk, vars(chunk)["force_all_reduce"]) for chunk in chunks if "force_all_reduce" in vars(chunk)]
+
+    def put_back() -> None:
+        for owner, noted in kept:
+            vars(owner).update({name: _shallow(value) for name, value in noted.items()})
+        for param in params:
+            param.put_back()
+        for chunk, force in forced:
+            chunk.force_all_reduce = force
+
+    return put_back
+
+
+class _ParameterState:
+    def __init__(self, param: Parameter) -> None:
+        self._param = param
+        self._grad = param.grad
+        self._added: bool | None = getattr(param, "grad_added_to_main_grad", None)
+
+    def put_back(self) -> None:
+        self._param.grad = self._grad
+        if self._added is not None:
+            self._param.grad_added_to_main_grad = self._added  # type: ignore[attr-defined]
+
+
+def _noted(owner: Any) -> dict[str, Any]:
+    attributes = vars(owner)
+    return {name: _shallow(attributes[name]) for name in FIELDS if name in attributes}
+
+
+def _shallow(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, dict | set) else value

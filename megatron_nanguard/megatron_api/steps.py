@@ -1,0 +1,71 @@
+"""The forward and backward step of one micro-batch, which every pipeline schedule calls by its global name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch.nn import Module
+
+Around = Callable[["int | None", int, bool], AbstractContextManager[Any]]
+"""``around(microbatch, chunk, in_backward)``: entered for the length of a step; the micro-batch is None if unknown."""
+
+SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+
+
+@contextmanager
+def followed(chunks: Sequence[Module], around: Around) -> Iterator[None]:
+    """Enter `around` for every step until the end.
+
+    Source: megatron/core/pipeline_parallel/schedules.py, forward_step (``model`` and ``current_microbatch`` in every
+        release) and backward_step (a ``model_type`` up to 0.16)
+    """
+    schedules: Any = sys.modules[SCHEDULES]
+    forward, backward = schedules.forward_step, schedules.backward_step
+    outputs: dict[int, tuple[int | None, int]] = {}
+    schedules.forward_step = _forward(forward, chunks, around, outputs)
+    schedules.backward_step = _backward(backward, around, outputs)
+    try:
+        yield
+    finally:
+        schedules.forward_step, schedules.backward_step = forward, backward
+
+
+def _forward(
+    step: Callable[..., Any], chunks: Sequence[Module], around: Around, outputs: dict[int, tuple[int | None, int]]
+) -> Callable[..., Any]:
+    signature = inspect.signature(step)
+
+    @functools.wraps(step)
+    def forward_step(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        chunk = next((number for number, chunk in enumerate(chunks) if chunk is given["model"]), 0)
+        microbatch = given.get("current_microbatch")
+        with around(microbatch, chunk, False):
+            returned = step(*args, **kwargs)
+        # (output or [output], number of tokens). The schedule keeps the output and hands the same object to the
+        # backward step, after `deallocate_output_tensor` too.
+        outputs[id(_first(_first(returned)))] = (microbatch, chunk)
+        return returned
+
+    return forward_step
+
+
+def _backward(
+    step: Callable[..., Any], around: Around, outputs: dict[int, tuple[int | None, int]]
+) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        microbatch, chunk = outputs.pop(id(_first(output_tensor)), (None, 0))
+        with around(microbatch, chunk, True):
+            return step(input_tensor, output_tensor, *args, **kwargs)
+
+    return backward_step
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list | tuple) else value

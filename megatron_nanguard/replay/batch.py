@@ -1,0 +1,94 @@
+"""What a data iterator hands out, copied so that neither its consumer nor a second thread can change the copy."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.errors import ReplayError
+
+
+def copied(item: Any) -> Any:
+    """A copy with containers and tensors of its own; anything else is copied the shallow way.
+
+    Containers: a consumer may pop from the dict or write device tensors into it. Tensors: it may change them in place.
+
+    Raises:
+        ReplayError: something in it cannot be copied.
+    """
+    if isinstance(item, Tensor):
+        return item.detach().clone()
+    if type(item) is dict:
+        return {key: copied(value) for key, value in item.items()}
+    if type(item) in (list, tuple):
+        return type(item)(copied(value) for value in item)
+    try:
+        twin = copy.copy(item)
+    except TypeError as error:
+        raise ReplayError(f"a micro-batch holds a {type(item).__name__}, which cannot be copied ({error})") from None
+    if vars_of(item):
+        vars(twin).update({name: copied(value) for name, value in vars_of(item).items()})
+    return twin
+
+
+def vars_of(item: Any) -> dict[str, Any]:
+    """Attributes of an object such as a batch class; nothing for functions and for objects without a dict."""
+    return {} if callable(item) else getattr(item, "__dict__", {})
+
+
+def tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of an item and where it stands in it, such as `tokens` or `images.0`."""
+    if isinstance(item, Tensor):
+        yield name, item
+        return
+    if isinstance(item, dict):
+        inside = list(item.items())
+    elif isinstance(item, list | tuple):
+        inside = list(enumerate(item))
+    else:
+        inside = list(vars_of(item).items())
+    for key, value in inside:
+        yield from tensors(value, f"{name}.{key}" if name else str(key))
+
+
+class FetchedItem:
+    """One item as it was when it was fetched.
+
+    Args:
+        item: what the consumer got. Its tensors are only watched: they live and die with the consumer.
+    Attributes:
+        content: the copy.
+    """
+
+    def __init__(self, item: Any) -> None:
+        self.content = copied(item)
+        self._originals = [weakref.ref(tensor) for _, tensor in tensors(item)]
+
+    def changed(self, consumed: Any = None) -> list[str]:
+        """Where the original differs by now from the copy, as far as it still lives.
+
+        Args:
+            consumed: another copy, after the same consumer had it: what it changes itself is no news.
+        Sync: host reads, one per tensor on a device.
+        """
+        ours = list(tensors(self.content))
+        after = [tensor for _, tensor in tensors(consumed)] if consumed is not None else [None] * len(ours)
+        changed = []
+        for (name, tensor), original, used in zip(ours, self._originals, after, strict=False):
+            now = original()
+            if now is not None and not _same(now, tensor) and (used is None or not _same(now, used)):
+                changed.append(name)
+        return changed
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Bit for bit, so that a NaN equals itself."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    bits = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)

@@ -1,0 +1,109 @@
+"""The schedule call of the step that is open, as it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.device import Device
+from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.replay.recording import Batch, Recording
+from megatron_nanguard.replay.snapshot import Snapshot
+
+
+@dataclass
+class RecordedCall:
+    """One call of a schedule, with all it needs to be made again.
+
+    Attributes:
+        schedule: the schedule function, unwrapped.
+        kwargs: its arguments, with recording data iterators.
+        chunks: the model chunks.
+        device: where they live.
+        grad_mode: whether gradients were recorded when it was called.
+        snapshot: the state at its entry.
+        recording: its micro-batches.
+        carried_over: int64 [], gradient elements at entry that are not zero; counted where the step has called before.
+    """
+
+    schedule: Callable[..., Any]
+    kwargs: Mapping[str, Any]
+    chunks: Sequence[Module]
+    device: Device
+    grad_mode: bool
+    snapshot: Snapshot
+    recording: Recording
+    carried_over: Tensor | None
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches of the step."""
+        return int(self.kwargs["num_microbatches"])
+
+    def can_replay(self) -> tuple[bool, str]:
+        """Whether the call can be made again on this rank, and why not.
+
+        Sync: one host read, where the host called the schedule more than once.
+        """
+        why_not = self.recording.why_not() or self._gradients_lacking()
+        return not why_not, why_not
+
+    def _gradients_lacking(self) -> str:
+        if not gradient_tensors(self.chunks):
+            return "the gradients of this model are in no buffer that can be emptied and compared (FSDP)"
+        if self.carried_over is not None and int(self.carried_over):
+            return "the host calls the schedule several times per step without emptying the gradients in between"
+        return ""
+
+
+class Recorder:
+    """Keeps the call of the open step, and beyond it the batch of the step before.
+
+    Args:
+        chunks: the model chunks of one optimizer.
+        device: where they live.
+    Attributes:
+        call: the last call since the last decision; None where Python made none, as in a full-iteration CUDA graph.
+        previous: the batch of the step before.
+    """
+
+    def __init__(self, chunks: Sequence[Module], device: Device) -> None:
+        self._chunks = chunks
+        self._device = device
+        self.call: RecordedCall | None = None
+        self.previous: Batch | None = None
+
+    def open(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Record a call that is about to be made; the keyword arguments to make it with.
+
+        Sync: none.
+        """
+        recording = Recording(kwargs["data_iterator"])
+        recorded = {**kwargs, "data_iterator": recording.data_iterator}
+        self.call = RecordedCall(
+            schedule=schedule,
+            kwargs=recorded,
+            chunks=self._chunks,
+            device=self._device,
+            grad_mode=torch.is_grad_enabled(),
+            snapshot=Snapshot.capture(self._chunks, self._device),
+            recording=recording,
+            carried_over=None if self.call is None else _num_nonzero(gradient_tensors(self._chunks)),
+        )
+        return recorded
+
+    def close(self) -> None:
+        """Drop the call: the step was decided, and must never be replayed from here on."""
+        if self.call is not None:
+            self.previous = self.call.recording.batch()
+        self.call = None
+
+
+@torch.no_grad()
+def _num_nonzero(tensors: Sequence[Tensor]) -> Tensor | None:
+    return torch.stack([tensor.count_nonzero() for tensor in tensors]).sum() if tensors else None

@@ -1,0 +1,89 @@
+"""Bit-exact comparison without a second copy: a 64-bit digest of each tensor, computed where it lives.
+
+digest = sum of words * odd weights of their places, modulo 2**64; a single changed bit always changes it
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.device import Device
+from megatron_nanguard.megatron_api import accumulators, rng_tracker
+from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+
+RUN = 1 << 20
+"""Words at a time, so that weights and products take little memory."""
+GOLDEN = -7046029254386353131
+"""0x9E3779B97F4A7C15 as a signed number: odd, and its multiples spread over all bits."""
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What the host reads after a schedule call, 16 hex digits each."""
+
+    gradients: str
+    parameters: str
+    buffers: str
+    random: str
+    accumulators: str
+
+    @classmethod
+    def take(cls, chunks: Sequence[Module], device: Device) -> Digests:
+        """Digest the state now.
+
+        Sync: one host read per kind; only on an incident.
+        """
+        modules = [module for chunk in chunks for module in chunk.modules()]
+        return cls(
+            gradients=_combined(gradient_tensors(chunks)),
+            parameters=_combined(param for chunk in chunks for param in chunk.parameters()),
+            buffers=_combined(b for module in modules for b in module._buffers.values() if b is not None),
+            random=_combined([torch.get_rng_state(), device.rng_state(), *rng_tracker.states().values()]),
+            accumulators=_combined(t for one in accumulators.accumulators() for t in accumulators.tensors(one.value)),
+        )
+
+    def differences(self, other: Digests) -> tuple[str, ...]:
+        """Names of what is not the same bit for bit."""
+        names = (field.name for field in fields(self))
+        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
+
+
+@torch.no_grad()
+def digest(tensor: Tensor) -> Tensor:
+    """int64 [] on the tensor's device.
+
+    Sync: none.
+    """
+    words = _words(tensor.detach())
+    places = torch.arange(min(RUN, words.numel()), dtype=torch.int64, device=words.device)
+    weights = places.mul_(GOLDEN).mul_(2).add_(1)
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for number, run in enumerate(torch.split(words, RUN)):
+        total = total * GOLDEN + (run.to(torch.int64) * weights[: len(run)]).sum() + number
+    return total
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """The tensor's bits as integers, eight bytes each where that is possible."""
+    flat = tensor.contiguous().view(-1)
+    in_eights = flat.nbytes % 8 == 0 and flat.storage_offset() * flat.element_size() % 8 == 0
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).view(-1)
+    if flat.dtype is torch.bool:
+        flat = flat.to(torch.int8)
+    return flat.view(torch.int64 if in_eights and flat.numel() else WORDS[flat.element_size()])
+
+
+def _combined(tensors: Iterable[Tensor]) -> str:
+    """Digest of several tensors in order, with their shapes."""
+    found = list(tensors)
+    values = torch.stack([digest(tensor).to("cpu") for tensor in found]).tolist() if found else []
+    text = repr([(tuple(tensor.shape), value) for tensor, value in zip(found, values, strict=True)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

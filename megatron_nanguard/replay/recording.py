@@ -1,0 +1,141 @@
+"""Micro-batches, kept as the data iterators hand them out, and handed out again.
+
+first pass   host iterator -> RecordingIterator -> forward step          replay   RecordingIterator -> forward step
+                                   |  copies                                             ^  copies of the copies
+                                   +-----------------------------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import wrapt
+
+from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.replay.batch import FetchedItem, copied
+
+Batch = tuple[tuple[Any, ...], ...]
+"""Items per iterator, in the order in which they were fetched."""
+
+
+class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic from wrapt 2 on
+    """Stands for a data iterator: its items are copied, everything else passes through.
+
+    Args:
+        inner: the host's iterator, of any type.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._self_fetched: list[FetchedItem] = []
+        self._self_again: list[Any] | None = None
+        self._self_consumed: list[Any] = []
+        self._self_other_uses: list[str] = []
+        self._self_fault = ""
+
+    def __iter__(self) -> RecordingIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._self_again is not None:
+            return self._next_again()
+        item = next(self.__wrapped__)
+        if not self._self_fault:
+            try:
+                self._self_fetched.append(FetchedItem(item))
+            except ReplayError as error:
+                self._self_fault = str(error)
+        return item
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            self._self_other_uses.append(name)
+        return super().__getattr__(name)
+
+    def _next_again(self) -> Any:
+        assert self._self_again is not None
+        if len(self._self_consumed) == len(self._self_again):
+            raise ReplayError(f"the replay asks for more than the {len(self._self_again)} micro-batches of the step")
+        item = copied(self._self_again[len(self._self_consumed)])
+        self._self_consumed.append(item)
+        return item
+
+
+class Recording:
+    """The micro-batches of one step.
+
+    Args:
+        data_iterator: as the schedule got it: an iterator, a list of them under virtual pipelining, or None.
+    Attributes:
+        data_iterator: the same with recording iterators in place of the host's.
+    """
+
+    def __init__(self, data_iterator: Any) -> None:
+        self._iterators: dict[int, RecordingIterator] = {}
+        self._unknown = ""
+        self._replayed = False
+        self.data_iterator = self._record(data_iterator)
+
+    def _record(self, data_iterator: Any) -> Any:
+        if data_iterator is None:
+            return None
+        if isinstance(data_iterator, list | tuple):
+            return type(data_iterator)(self._record(one) for one in data_iterator)
+        if not hasattr(data_iterator, "__next__"):
+            self._unknown = f"the data iterator is a {type(data_iterator).__name__}, which is no iterator"
+            return data_iterator
+        # Under virtual pipelining chunks may share one iterator.
+        return self._iterators.setdefault(id(data_iterator), RecordingIterator(data_iterator))
+
+    def why_not(self) -> str:
+        """Why the data cannot be handed out again; empty when it can."""
+        for iterator in self._iterators.values():
+            if iterator._self_fault:
+                return iterator._self_fault
+            if iterator._self_other_uses:
+                return f"data was also taken through the iterator's {iterator._self_other_uses[0]!r}"
+        return self._unknown
+
+    def batch(self) -> Batch:
+        """The copies."""
+        return tuple(tuple(one.content for one in each._self_fetched) for each in self._iterators.values())
+
+    def changed_after_fetch(self) -> list[int]:
+        """Micro-batches whose tensors no longer are what was fetched, as far as they still live.
+
+        After a replay of this batch, what the consumer itself changes in them is left out.
+
+        Sync: host reads; only on an incident.
+        """
+        changed: set[int] = set()
+        for iterator in self._iterators.values():
+            consumed = iterator._self_consumed if self._replayed else []
+            for number, item in enumerate(iterator._self_fetched):
+                if item.changed(consumed[number] if number < len(consumed) else None):
+                    changed.add(number)
+        return sorted(changed)
+
+    @contextmanager
+    def handed_out_again(self, batch: Batch | None = None) -> Iterator[None]:
+        """The iterators give copies of what they gave, or of another step's batch.
+
+        Raises:
+            ReplayError: that batch has another number of iterators.
+        """
+        chosen = self.batch() if batch is None else batch
+        if len(chosen) != len(self._iterators):
+            raise ReplayError(f"a batch of {len(chosen)} iterators, the step has {len(self._iterators)}")
+        self._switch(chosen)
+        try:
+            yield
+        finally:
+            self._replayed = batch is None
+            self._switch(None)
+
+    def _switch(self, chosen: Sequence[Sequence[Any]] | None) -> None:
+        for number, iterator in enumerate(self._iterators.values()):
+            iterator._self_again = None if chosen is None else list(chosen[number])
+            if chosen is not None:
+                iterator._self_consumed = []

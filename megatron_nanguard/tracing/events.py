@@ -1,0 +1,137 @@
+"""What is remembered of an operator: names, places and flags; never a tensor."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.tracing.flags import Slot
+from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.place import Place
+
+
+class EventKind(enum.Enum):
+    """What an event stands for.
+
+    Attributes:
+        OPERATOR: an operator ran.
+        EMPTY: memory was handed out.
+        FILLED: memory that was handed out is read for the first time, and no operator was seen filling all of it.
+        OUTSIDE: a tensor from before the trace, or from a step that is not traced, is read for the first time.
+        MESSAGE: a communication.
+        LOOKED: a gradient was looked at after a backward step, because a kernel may have added to it unseen.
+    """
+
+    OPERATOR = "operator"
+    EMPTY = "empty"
+    FILLED = "filled"
+    OUTSIDE = "outside"
+    MESSAGE = "message"
+    LOOKED = "looked"
+
+
+class Output(NamedTuple):
+    """A tensor an event wrote."""
+
+    slot: Slot | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor, slot: Slot | None) -> Output:
+        """What is kept of a tensor."""
+        return cls(slot, tuple(tensor.shape), tensor.dtype)
+
+
+class Read(NamedTuple):
+    """A tensor an event read.
+
+    Attributes:
+        name: of the argument.
+        column: the only output it can have gone into; None when it may have gone into all.
+        writers: who wrote it, newest first.
+        seen: its own flag and shape; the flag is taken only where it is a part of what its writers wrote.
+    """
+
+    name: str
+    column: int | None
+    writers: tuple[Writer, ...]
+    seen: Output
+
+
+class Sent(NamedTuple):
+    """What makes a message: where it goes, and what this rank put in.
+
+    Attributes:
+        channel: as the record has it.
+        number: of the communication on this channel.
+        slots: flags of the tensors sent, taken before the call.
+    """
+
+    channel: tuple[str, ...]
+    number: int
+    slots: list[Slot | None]
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether another rank takes part."""
+        return self.channel[0] == "p2p" or len(self.channel) > 2
+
+
+@dataclass(slots=True)
+class Event:
+    """One event of the traced pass.
+
+    Attributes:
+        operator: its label, or what the tensor is.
+        kind: what it stands for.
+        place: where.
+        reads: what went in.
+        outputs: what came out.
+        has_bad_constant: a plain NaN or Inf was among the arguments.
+        is_parallel: lists in, lists out, element by element.
+        is_parameter: an OUTSIDE tensor that the model owns.
+        is_untraced: what it holds may come from a step that is not traced.
+        first_used: where its result was read first.
+        sent: of a message.
+        marked: 0-dim count of elements that still held the marker; of a FILLED one under marker fill.
+        never_written: the same on the host; 0 before the end.
+        input_facts, output_facts: looked at closely, in a pass with probes.
+    """
+
+    operator: str
+    kind: EventKind
+    place: Place
+    reads: list[Read]
+    outputs: list[Output]
+    has_bad_constant: bool = False
+    is_parallel: bool = False
+    is_parameter: bool = False
+    is_untraced: bool = False
+    first_used: Place | None = None
+    sent: Sent | None = None
+    marked: Tensor | None = None
+    never_written: int = 0
+    input_facts: list[TensorFacts] = field(default_factory=list)
+    output_facts: list[TensorFacts] = field(default_factory=list)
+
+
+class SinkRead(NamedTuple):
+    """A gradient or loss at the end."""
+
+    name: str
+    slot: Slot | None
+    writers: tuple[Writer, ...]
+
+
+class Trace(NamedTuple):
+    """All events of a pass in the order of execution, and what became of the gradients and losses."""
+
+    events: list[Event]
+    sinks: list[SinkRead]
+    output_names: dict[Writer, str]

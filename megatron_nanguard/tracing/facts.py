@@ -1,0 +1,122 @@
+"""A close look at one tensor: how many bad elements, where, and what their positions have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from torch import Tensor
+
+from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.tracing.flags import can_be_bad
+
+_MOST_POSITIONS: Final = 8
+_SMALLEST_BLOCK: Final = 16
+
+
+def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> TensorFacts:
+    """Count and locate what is bad in a tensor.
+
+    Args:
+        tensor: any shape, on the training device.
+        name: of the argument or output.
+        heads: how many attention heads the model can have on this rank; a dim of that length is called so.
+    Sync: several host reads; for the few tensors that matter.
+    """
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if not can_be_bad(tensor):
+        return TensorFacts(name, shape, dtype, "finite")
+    values = tensor.detach() if tensor.is_complex() or tensor.element_size() > 1 else tensor.detach().float()
+    bad = ~values.isfinite()
+    nan_count, num_bad = int(values.isnan().sum()), int(bad.sum())
+    finite = values[~bad]
+    return TensorFacts(
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        pattern=_pattern(nan_count, num_bad - nan_count),
+        nan_count=nan_count,
+        inf_count=num_bad - nan_count,
+        absmax=float(finite.abs().max()) if finite.numel() else None,
+        positions=_first_positions(bad, num_bad),
+        layout=_layout(bad, num_bad, heads) if num_bad > 1 else "",
+    )
+
+
+def _pattern(nan_count: int, inf_count: int) -> Pattern:
+    if nan_count and inf_count:
+        return "nan+inf"
+    if nan_count:
+        return "nan"
+    return "inf" if inf_count else "finite"
+
+
+def _first_positions(bad: Tensor, num_bad: int) -> tuple[tuple[int, ...], ...]:
+    # Not nonzero(): of a large tensor that is all bad it makes eight bytes per element and dim.
+    flat, start, positions = bad.reshape(-1).byte(), 0, []
+    for _ in range(min(num_bad, _MOST_POSITIONS)):
+        start += int(flat[start:].argmax())
+        positions.append(_unravel(start, bad.shape))
+        start += 1
+    return tuple(positions)
+
+
+def _unravel(element: int, shape: Sequence[int]) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        element, rest = divmod(element, size)
+        index.append(rest)
+    return tuple(reversed(index))
+
+
+def _layout(bad: Tensor, num_bad: int, heads: Collection[int]) -> str:
+    """Words for what the bad positions have in common; empty if nothing."""
+    if num_bad == bad.numel():
+        return "every element"
+    hit = [_indices(bad, dim) for dim in range(bad.dim())]
+    if math.prod(map(len, hit)) == num_bad:
+        words = [_dim(dim, hit[dim], bad.shape, heads) for dim in range(bad.dim()) if len(hit[dim]) < bad.shape[dim]]
+        if bad.dim() > 1 and all(words):
+            return ", ".join(words)
+    return _run(bad.reshape(-1), num_bad)
+
+
+def _indices(bad: Tensor, dim: int) -> list[int]:
+    others = [other for other in range(bad.dim()) if other != dim]
+    line = bad.any(others) if others else bad
+    indices: list[int] = line.nonzero().flatten().tolist()
+    return indices
+
+
+def _dim(dim: int, indices: list[int], shape: Sequence[int], heads: Collection[int]) -> str:
+    """What part of one dim is hit, such as "rows 5 to 7"; empty when the indices are scattered."""
+    first, last = indices[0], indices[-1]
+    if last - first + 1 != len(indices):
+        return ""
+    which = str(first) if first == last else f"{first} to {last}"
+    plural = "" if first == last else "s"
+    end = ", to the end" if last == shape[dim] - 1 and dim == 0 and first > 0 else ""
+    if len(shape) > 2 and dim < len(shape) - 1 and shape[dim] in heads:
+        return f"head{plural} {which} (dim {dim})"
+    if dim == 0:
+        return f"row{plural} {which}{end}"
+    if len(shape) == 2:
+        return f"column{plural} {which}"
+    return f"{which} of dim {dim}"
+
+
+def _run(flat: Tensor, num_bad: int) -> str:
+    """Words for one run of neighbours in memory order."""
+    numel = flat.numel()
+    first = int(flat.byte().argmax())
+    last = numel - 1 - int(flat.flip(0).byte().argmax())
+    if last - first + 1 != num_bad:
+        return ""
+    is_block = num_bad >= _SMALLEST_BLOCK and num_bad & (num_bad - 1) == 0 and first % num_bad == 0
+    if is_block:
+        return f"aligned block of {num_bad} from element {first}"
+    if last == numel - 1:
+        return f"tail of {num_bad} from element {first}"
+    return f"run of {num_bad} from element {first}"

@@ -1,0 +1,106 @@
+"""Whether a tensor held NaN or Inf, noted on its device and read by the host once, at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.postmortem import Pattern
+
+NEGATIVE_INF: Final = 1
+POSITIVE_INF: Final = 2
+NAN: Final = 4
+
+_PAIRS_PER_BLOCK: Final = 4096
+_DIRECT: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Slot(NamedTuple):
+    """Where the flag of one tensor stands."""
+
+    dtype: torch.dtype
+    device: torch.device
+    index: int
+
+
+class _Pairs:
+    """Smallest and largest value of each tensor of one dtype on one device."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+        self.used = 0
+        self.bits: list[int] = []
+        self._blocks: list[Tensor] = []
+        self._slots: list[tuple[Tensor, Tensor]] = []
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        if self.used == len(self._slots):
+            block = torch.zeros(_PAIRS_PER_BLOCK, 2, dtype=self.dtype, device=self.device)
+            self._blocks.append(block)
+            # Taken apart once: two 0-dim views per operator would cost more than the flag itself.
+            self._slots.extend(zip(block[:, 0].unbind(), block[:, 1].unbind(), strict=True))
+        self.used += 1
+        return self._slots[self.used - 1]
+
+    def read(self) -> None:
+        pairs = torch.cat(self._blocks)[: self.used].double()
+        low, high = pairs[:, 0], pairs[:, 1]
+        bits = pairs.isnan().any(1) * NAN + (low == -math.inf) * NEGATIVE_INF + (high == math.inf) * POSITIVE_INF
+        self.bits = bits.tolist()
+
+
+class Flags:
+    """One flag per tensor looked at."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[torch.dtype, torch.device], _Pairs] = {}
+
+    def put(self, tensor: Tensor) -> Slot | None:
+        """Note what the tensor holds now; None where it can hold neither NaN nor Inf.
+
+        Sync: none.
+        """
+        if not can_be_bad(tensor):
+            return None
+        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        values = values.detach() if values.dtype in _DIRECT else values.float()  # fp8 has no aminmax kernel
+        key = (values.dtype, values.device)
+        pairs = self._pairs.get(key)
+        if pairs is None:
+            pairs = self._pairs[key] = _Pairs(*key)
+        index = pairs.used
+        # NaN shows in both, the infinities each in one; one kernel and no temporary.
+        torch.aminmax(values, out=pairs.next())
+        return Slot(*key, index)
+
+    def read(self) -> None:
+        """Fetch all flags.
+
+        Sync: one host read per dtype and device.
+        """
+        for pairs in self._pairs.values():
+            pairs.read()
+
+    def bits(self, slot: Slot | None) -> int:
+        """What was seen; 0 is finite. Only after `read`."""
+        return 0 if slot is None else self._pairs[slot.dtype, slot.device].bits[slot.index]
+
+
+def can_be_bad(tensor: Tensor) -> bool:
+    """Whether the tensor has elements that can be NaN or Inf, in a form that a kernel can look at."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout == torch.strided
+        and tensor.numel() > 0
+        and tensor.device.type != "meta"
+    )
+
+
+def pattern(bits: int) -> Pattern:
+    """The word for a flag; an Inf beside a NaN does not show in it."""
+    if bits & NAN:
+        return "nan"
+    return "inf" if bits else "finite"

@@ -1,0 +1,58 @@
+"""Which line of the user's or Megatron's source issued an operator: the first frame outside of torch and of ourselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
+
+import torch
+
+_OTHERS: Final = tuple(
+    os.path.join(path, "") for path in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+)
+_DEEPEST: Final = 60
+
+
+class Line(NamedTuple):
+    """A line of source, kept as it is found and put into words at the end."""
+
+    code: CodeType
+    number: int
+
+    @property
+    def function(self) -> str:
+        """Name of the function, with its class where Python tells it (3.11)."""
+        return str(getattr(self.code, "co_qualname", self.code.co_name)).rpartition("<locals>.")[2]
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.code.co_filename)}:{self.number} in {self.function}"
+
+
+class Lines:
+    """Remembers per function whether its frames count."""
+
+    def __init__(self) -> None:
+        self._counts: dict[CodeType, bool] = {}
+
+    def here(self) -> Line | None:
+        """The line that issued what runs now; None when it is too deep to look for."""
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_DEEPEST):
+            if frame is None:
+                return None
+            counts = self._counts.get(frame.f_code)
+            if counts is None:
+                counts = self._counts[frame.f_code] = _is_users(frame)
+            if counts:
+                return Line(frame.f_code, frame.f_lineno)
+            frame = frame.f_back
+        return None
+
+
+def _is_users(frame: FrameType) -> bool:
+    # The script that was started is the user's wherever it lies.
+    if frame.f_globals.get("__name__") == "__main__":
+        return True
+    return not frame.f_code.co_filename.startswith((*_OTHERS, "<frozen"))

@@ -1,0 +1,193 @@
+"""Puts the end of a walk into a record: what kind of origin it is, which output, and the way to the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from megatron_nanguard.records.trace import OriginKind, TensorFacts, TracedOrigin
+from megatron_nanguard.tracing.events import Event, EventKind, Output, Read
+from megatron_nanguard.tracing.flags import NAN, pattern
+from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.place import Place
+from megatron_nanguard.tracing.walk import Walk
+
+_LONGEST_PATH: Final = 200
+_MOST_INPUTS: Final = 16
+
+# What stands between a weight's gradient and its accumulation.
+_HANDS_ON: Final = frozenset(("add", "add_", "_to_copy", "clone", "mul"))
+# Overflow here is a matter of the scale alone: what comes out is proportional to what goes in.
+_PROPORTIONAL: Final = frozenset(("_to_copy", "copy_", "mm", "bmm", "addmm", "baddbmm"))
+
+_KINDS: Final = {
+    EventKind.OPERATOR: OriginKind.OPERATOR,
+    EventKind.MESSAGE: OriginKind.OPERATOR,
+    EventKind.OUTSIDE: OriginKind.OUTSIDE,
+    EventKind.FILLED: OriginKind.UNSEEN,
+    EventKind.LOOKED: OriginKind.UNSEEN,
+}
+
+
+def group_origins(walk: Walk) -> list[list[Writer]]:
+    """Put together what is one origin: outputs of one event, repetitions of one call, a forward and its recompute."""
+    groups: dict[object, list[Writer]] = {}
+    for place in walk.origins:
+        groups.setdefault(_likeness(walk, place), []).append(place)
+    return list(groups.values())
+
+
+def origin_record(walk: Walk, places: list[Writer], output_names: Mapping[Writer, str]) -> TracedOrigin:
+    """Describe a group of origins by its first event."""
+    first = places[0]
+    event = walk.events[first.event]
+    if first.output < 0:
+        return _sent_unseen(walk, first)
+    overwritten = _overwritten_input(walk, first)
+    if overwritten is not None:
+        return _written_unseen(walk, first, *overwritten)
+    bad = [place for place in places if place.event == first.event]
+    return TracedOrigin(
+        event=first.event,
+        kind=_kind(walk, first),
+        operator=_operator(event),
+        place=event.place.record(),
+        outputs=tuple(_output_facts(walk, place, output_names) for place in bad),
+        inputs=_inputs(walk, event),
+        times=len({place.event for place in places}),
+        path=_path(walk, first),
+    )
+
+
+def _likeness(walk: Walk, place: Writer) -> object:
+    event = walk.events[place.event]
+    where = event.place
+    phase = "forward" if where.phase == "recompute" else where.phase
+    values = tuple(map(walk.value, (Writer(place.event, output) for output in range(len(event.outputs)))))
+    return _kind(walk, place), event.operator, phase, where.module, where.line, where.parameter, values
+
+
+def _kind(walk: Walk, place: Writer) -> OriginKind:
+    event = walk.events[place.event]
+    if event.never_written:
+        return OriginKind.NEVER_WRITTEN
+    if place.output >= 0 and _is_scaler_at_work(event, event.outputs[place.output], walk.value(place)):
+        return OriginKind.SCALER
+    return OriginKind.UNSEEN if place.output < 0 else _KINDS[event.kind]
+
+
+def _is_scaler_at_work(event: Event, output: Output, value: int) -> bool:
+    """A gradient in fp16 overflows: there the loss is scaled, and the scaler takes such a step back by itself."""
+    return (
+        event.kind is EventKind.OPERATOR
+        and output.dtype == torch.float16
+        and not value & NAN
+        and event.place.phase == "backward"
+        and event.operator.partition(".")[0] in _PROPORTIONAL
+        and not event.has_bad_constant
+    )
+
+
+def _operator(event: Event) -> str:
+    if event.kind is not EventKind.FILLED:
+        return event.operator
+    where = event.place
+    if where.phase == "backward" and where.node is not None:
+        return where.node
+    return event.operator if where.line is None else where.line.function
+
+
+def _output_facts(walk: Walk, place: Writer, output_names: Mapping[Writer, str]) -> TensorFacts:
+    event = walk.events[place.event]
+    output = event.outputs[place.output]
+    name = output_names.get(place) or _weight_gradient(walk, place) or str(place.output)
+    if place.output < len(event.output_facts):
+        return replace(event.output_facts[place.output], name=name)
+    return _facts(name, output, walk.value(place))
+
+
+def _weight_gradient(walk: Walk, place: Writer) -> str:
+    """What the output is the gradient of, if it goes into an accumulation; else empty."""
+    following = walk.towards[place]
+    while following is not None:
+        event = walk.events[following.event]
+        if event.place.phase == "accumulate" and event.place.parameter:
+            return f"wgrad of {event.place.parameter}"
+        if event.operator.partition(".")[0] not in _HANDS_ON:
+            return ""
+        following = walk.towards[following]
+    return ""
+
+
+def _inputs(walk: Walk, event: Event) -> tuple[TensorFacts, ...]:
+    if event.input_facts:
+        return tuple(event.input_facts[:_MOST_INPUTS])
+    return tuple(_facts(read.name, read.seen, walk.read_value(read)) for read in event.reads[:_MOST_INPUTS])
+
+
+def _facts(name: str, output: Output, value: int) -> TensorFacts:
+    return TensorFacts(name, output.shape, str(output.dtype).removeprefix("torch."), pattern(value))
+
+
+def _overwritten_input(walk: Walk, place: Writer) -> tuple[Read, TensorFacts] | None:
+    """An input that was bad when it was read, though all that were seen writing it wrote finite values."""
+    event = walk.events[place.event]
+    for read, facts in zip(event.reads, event.input_facts, strict=False):
+        if facts.pattern != "finite" and read.writers and not any(map(walk.value, read.writers)):
+            return read, facts
+    return None
+
+
+def _written_unseen(walk: Walk, reader: Writer, read: Read, facts: TensorFacts) -> TracedOrigin:
+    writer = read.writers[0].event
+    wrote = walk.events[writer]
+    return TracedOrigin(
+        event=writer,
+        kind=OriginKind.UNSEEN,
+        operator=_operator(wrote),
+        place=wrote.place.record(),
+        outputs=(replace(facts, name=str(read.writers[0].output)),),
+        path=_path(walk, reader),
+    )
+
+
+def _sent_unseen(walk: Walk, place: Writer) -> TracedOrigin:
+    event = walk.events[place.event]
+    read = event.reads[~place.output]
+    return TracedOrigin(
+        event=place.event,
+        kind=OriginKind.UNSEEN,
+        operator=f"what {event.operator} sent",
+        place=event.place.record(),
+        outputs=(_facts(read.name, read.seen, walk.value(place)),),
+        path=_path(walk, place),
+    )
+
+
+def _path(walk: Walk, place: Writer) -> tuple[str, ...]:
+    steps = (walk.events[step.event] for step in _steps(walk, place))
+    return tuple(_unrepeated(_step(event) for event in steps if event.kind is not EventKind.LOOKED))[:_LONGEST_PATH]
+
+
+def _steps(walk: Walk, place: Writer) -> Iterator[Writer]:
+    step: Writer | None = place
+    while step is not None:
+        yield step
+        step = walk.towards[step]
+
+
+def _step(event: Event) -> str:
+    where: Place = event.place
+    module = where.parameter or where.module
+    return f"{_operator(event)} in {module}" if module else _operator(event)
+
+
+def _unrepeated(words: Iterable[str]) -> Iterator[str]:
+    last = None
+    for word in words:
+        if word != last:
+            yield word
+        last = word

@@ -1,0 +1,72 @@
+"""What a tensor from before the trace is: a parameter, its gradient, a module's buffer, or data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+
+
+class Owned(NamedTuple):
+    """Memory of the model.
+
+    Attributes:
+        start: address of its first byte.
+        end: address after its last.
+        name: what it is, such as "parameter decoder.layers.0.mlp.linear_fc1.weight".
+        module: global path.
+        is_parameter: a parameter or its gradient; no Inf is meant there.
+    """
+
+    start: int
+    end: int
+    name: str
+    module: str
+    is_parameter: bool
+
+
+class Outside:
+    """Names tensors by where they lie."""
+
+    def __init__(self, chunks: Sequence[Module], names: Mapping[Module, str], params: Mapping[Parameter, str]) -> None:
+        self._chunks, self._names, self._params = chunks, names, params
+        gradients = (local_gradient(param) for param in params)
+        tensors = (*params, *(gradient.data for gradient in gradients if gradient is not None))
+        self._storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies in memory that weights or their gradients had at the start of the trace."""
+        return tensor.untyped_storage()._cdata in self._storages
+
+    def owner(self, tensor: Tensor) -> Owned | None:
+        """Return what of the model the tensor lies in; None when it is not the model's."""
+        address = tensor.data_ptr()
+        return next((owned for owned in self._owned() if owned.start <= address < owned.end), None)
+
+    def _owned(self) -> Iterator[Owned]:
+        for param, name in self._params.items():
+            module = name.rpartition(".")[0]
+            yield _owned(param, f"parameter {name}", module, is_parameter=True)
+            gradient = local_gradient(param)
+            if gradient is not None:
+                yield _owned(gradient.data, f"gradient of {name}", module, is_parameter=True)
+        for chunk in self._chunks:
+            for module in chunk.modules():
+                path = self._names.get(module, "")
+                for name, buffer in module._buffers.items():
+                    if buffer is not None:
+                        yield _owned(buffer, f"buffer {path}.{name}", path, is_parameter=False)
+
+
+def describe(tensor: Tensor) -> str:
+    """Words for a tensor that is not the model's."""
+    return f"tensor {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool) -> Owned:
+    start = tensor.data_ptr()
+    return Owned(start, start + tensor.numel() * tensor.element_size(), name, module, is_parameter)

@@ -1,0 +1,258 @@
+"""Turns operators into events: who wrote what each of them reads, and whether what it wrote is finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from megatron_nanguard.records.trace import Phase, TensorFacts
+from megatron_nanguard.tracing import marker
+from megatron_nanguard.tracing.events import Event, EventKind, Output, Read, Sent
+from megatron_nanguard.tracing.facts import look_closely
+from megatron_nanguard.tracing.flags import Flags, can_be_bad
+from megatron_nanguard.tracing.lineage import Lineage, Range, Writer
+from megatron_nanguard.tracing.messages import Call, Messages, can_hold_values, phase_of
+from megatron_nanguard.tracing.outside import Outside, describe
+from megatron_nanguard.tracing.place import Place
+from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant, tensors
+from megatron_nanguard.tracing.whereabouts import Whereabouts
+
+
+class Started(NamedTuple):
+    """An operator that was looked at before it runs."""
+
+    operator: Operator
+    reads: list[Read]
+    has_bad_constant: bool = False
+    call: Call | None = None
+    sent: Sent | None = None
+    input_facts: Sequence[TensorFacts] = ()
+
+
+class Recorder:
+    """The events of one pass.
+
+    Runs where no operator of its own is dispatched to the tracer again: inside `__torch_dispatch__`, or with the
+    modes off.
+    """
+
+    def __init__(
+        self,
+        whereabouts: Whereabouts,
+        outside: Outside,
+        fills_with_marker: bool,
+        probe: frozenset[int],
+        heads: frozenset[int],
+    ) -> None:
+        self.events: list[Event] = []
+        self.flags = Flags()
+        self.messages = Messages()
+        self._lineage = Lineage()
+        self._where, self._outside = whereabouts, outside
+        self._fills_with_marker, self._probe, self._heads = fills_with_marker, probe, heads
+        self._operators: dict[Any, Operator] = {}
+
+    def before(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Started | None:
+        """Look at what an operator is about to read; None when it leaves no event."""
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = Operator.of(func)
+        self._where.about_to_run(operator.label)
+        if operator.kind is CallKind.MESSAGE:
+            return self._before_message(operator, args, kwargs)
+        if not self._where.is_traced:
+            self._note_arrivals(operator, args, kwargs)
+            return None
+        if operator.kind is CallKind.EMPTY:
+            return Started(operator, [])
+        if operator.kind is CallKind.VIEW or self._completes_a_message(operator, args):
+            return None
+        reads = self._reads(operator.reads(args, kwargs))
+        constant = has_bad_constant(args) or has_bad_constant(list(kwargs.values()))
+        return Started(operator, reads, constant, input_facts=self._probed(operator.reads(args, kwargs)))
+
+    def after(self, started: Started, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Look at what the operator wrote."""
+        if started.call is not None:
+            self._after_message(started, started.call)
+            return
+        operator = started.operator
+        if operator.kind is CallKind.EMPTY:
+            self._handed_out(operator, result)
+            return
+        event = self._event(operator.label, EventKind.OPERATOR, self._where.place(), started.reads)
+        event.has_bad_constant, event.is_parallel = started.has_bad_constant, operator.parallel
+        event.input_facts.extend(started.input_facts)
+        written = {id(tensor): tensor for _, tensor in tensors(result)}
+        written.update((id(tensor), tensor) for tensor in operator.writes(args, kwargs))
+        for tensor in written.values():
+            self._wrote(event, tensor, self.flags.put(tensor))
+
+    def look(self, name: str, tensor: Tensor, place: Place, is_untraced: bool) -> None:
+        """Look at a gradient after a backward step: a fused kernel adds to it unseen."""
+        read = self._read(name, None, tensor)
+        event = self._event(name, EventKind.LOOKED, place, [read])
+        event.is_untraced = is_untraced
+        self._wrote(event, tensor, self.flags.put(tensor))
+
+    def is_under_way(self, tensor: Tensor) -> bool:
+        """Whether a message that nobody waited for may be writing into the tensor."""
+        return any(writer in self.messages.pending for writer in self._lineage.read(tensor)[0])
+
+    def writers(self, tensor: Tensor) -> tuple[Writer, ...]:
+        """Who wrote what a tensor holds; what came from outside becomes an event."""
+        return self._read("", None, tensor).writers if can_be_bad(tensor) else ()
+
+    def region_writers(self, tensor: Tensor) -> tuple[Writer, ...]:
+        """Who wrote what the node that has just run hands on, as far as it was written in there."""
+        if not can_be_bad(tensor):
+            return ()
+        here = self._where.place()
+        if not self._lineage.is_known(tensor):
+            event = self._event("unseen write", EventKind.FILLED, here, [])
+            return (self._wrote(event, tensor, self.flags.put(tensor)),)
+        writers = self._read("", None, tensor).writers
+        return tuple(writer for writer in writers if self.events[writer.event].place.node == here.node)
+
+    def finish(self) -> None:
+        """Look at the messages that nobody read, then fetch all flags.
+
+        Sync: one host read per dtype and device; under marker fill one more per tensor that nobody was seen filling.
+        """
+        self._arrive(self.messages.all_arrived(), at_the_end=True)
+        self.flags.read()
+        for event in self.events:
+            if event.marked is not None:
+                event.never_written = int(event.marked)
+
+    # -- reading
+
+    def _reads(self, named: Iterable[tuple[str, int | None, Tensor]]) -> list[Read]:
+        return [self._read(name, index, tensor) for name, index, tensor in named if can_be_bad(tensor)]
+
+    def _read(self, name: str, column: int | None, tensor: Tensor) -> Read:
+        writers, unknown = self._lineage.read(tensor)
+        self._arrive(self.messages.arrived(writers))
+        if writers and self.events[writers[-1].event].kind is EventKind.EMPTY:
+            writers = [*writers[:-1], self._filled(tensor, writers)]
+        if unknown and (not writers or tensor.is_contiguous()):
+            writers.append(self._from_outside(tensor, unknown, is_part=bool(writers)))
+        is_part = any(self._numel(writer) > tensor.numel() for writer in writers)
+        return Read(name, column, tuple(writers), Output.of(tensor, self.flags.put(tensor) if is_part else None))
+
+    def _filled(self, tensor: Tensor, writers: Sequence[Writer]) -> Writer:
+        """Memory that was handed out is read: something unseen has filled it, or nobody."""
+        handed_out = self.events[writers[-1].event]
+        seen = Output.of(tensor, None)
+        reads = [Read("written by an operator", None, tuple(writers[:-1]), seen)] if len(writers) > 1 else []
+        event = self._event("unseen write", EventKind.FILLED, handed_out.place, reads)
+        event.first_used = self._where.place()
+        if self._fills_with_marker:
+            event.marked = marker.count(tensor)
+        return self._wrote(event, tensor, self.flags.put(tensor))
+
+    def _from_outside(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
+        """A tensor from before the trace is read: parameter, data, or what lies beside the part that is known.
+
+        The unknown part alone is judged: padding of a bucket is nobody's fault.
+        """
+        part = _largest(tensor, unknown) if is_part else tensor
+        owned = self._outside.owner(part)
+        place = Place("load", self._where.step, owned.module if owned else "")
+        event = self._event(owned.name if owned else describe(part), EventKind.OUTSIDE, place, [])
+        event.is_parameter = owned is not None and owned.is_parameter
+        # Between the micro-batches the schedule hands on what steps that are not traced have made.
+        event.is_untraced = owned is None and self._where.step.microbatch is None and self._where.traces_a_microbatch
+        return self._wrote(event, part, self.flags.put(part))
+
+    def _note_arrivals(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A step that is not traced reads: the buffers of messages must not be held beyond that."""
+        if self.messages.pending:
+            for _, _, tensor in operator.reads(args, kwargs):
+                self._arrive(self.messages.arrived(self._lineage.read(tensor)[0]))
+
+    def _completes_a_message(self, operator: Operator, args: Sequence[Any]) -> bool:
+        """Gloo writes what a reduce-scatter brings by `copy_` inside `wait`, from memory nobody knows."""
+        if operator.name != "aten::copy_" or not self.messages.pending:
+            return False
+        writers, _ = self._lineage.read(args[0])
+        return bool(writers) and writers[0] in self.messages.pending and not self._lineage.is_known(args[1])
+
+    # -- writing
+
+    def _event(self, name: str, kind: EventKind, place: Place, reads: list[Read]) -> Event:
+        event = Event(name, kind, place, reads, [])
+        self.events.append(event)
+        return event
+
+    def _wrote(self, event: Event, tensor: Tensor, slot: Any) -> Writer:
+        """The newest event wrote the tensor."""
+        number = len(self.events) - 1
+        assert self.events[number] is event
+        writer = Writer(number, len(event.outputs))
+        event.outputs.append(Output.of(tensor, slot))
+        self._lineage.write(tensor, writer)
+        if number in self._probe and event.kind is not EventKind.MESSAGE:
+            event.output_facts.append(look_closely(tensor, str(writer.output), self._heads))
+        return writer
+
+    def _handed_out(self, operator: Operator, tensor: Tensor) -> None:
+        event = self._event(operator.label, EventKind.EMPTY, self._where.place(), [])
+        if self._fills_with_marker:
+            marker.fill(tensor)
+        self._wrote(event, tensor, None)
+
+    def _numel(self, writer: Writer) -> int:
+        return math.prod(self.events[writer.event].outputs[writer.output].shape)
+
+    # -- messages
+
+    def _before_message(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Started | None:
+        call = self.messages.call(operator, args, kwargs)
+        if call is None or not (self._where.is_traced or self._carries_model_memory(call)):
+            return None
+        # The flags come before the call: an all-reduce in place overwrites what was sent.
+        reads = self._reads(call.ins)
+        slots = [self.flags.put(tensor) for _, _, tensor in call.ins if can_be_bad(tensor)]
+        sent = Sent(call.channel, call.number, slots)
+        return Started(operator, reads, call=call, sent=sent, input_facts=self._probed(call.ins))
+
+    def _after_message(self, started: Started, call: Call) -> None:
+        between: Phase = phase_of(started.operator)
+        event = self._event(started.operator.label, EventKind.MESSAGE, self._where.place(between), started.reads)
+        event.sent = started.sent
+        event.input_facts.extend(started.input_facts)
+        event.is_untraced = not self._where.is_traced
+        for tensor in call.outs:
+            writer = self._wrote(event, tensor, None)
+            if can_hold_values(tensor):
+                self.messages.started(writer, tensor)
+
+    def _carries_model_memory(self, call: Call) -> bool:
+        """Gradients and weights travel while steps run that are not traced."""
+        return any(map(self._outside.holds, [*call.outs, *(tensor for _, _, tensor in call.ins)]))
+
+    def _arrive(self, arrived: Iterable[tuple[Writer, Tensor]], at_the_end: bool = False) -> None:
+        for writer, buffer in arrived:
+            event = self.events[writer.event]
+            event.outputs[writer.output] = Output.of(buffer, self.flags.put(buffer))
+            if event.first_used is None and not at_the_end:
+                event.first_used = self._where.place()
+            if writer.event in self._probe:
+                event.output_facts.append(look_closely(buffer, str(writer.output), self._heads))
+
+    def _probed(self, named: Iterable[tuple[str, int | None, Tensor]]) -> list[TensorFacts]:
+        """A close look at what the next event reads, if it is among those that matter."""
+        if len(self.events) not in self._probe:
+            return []
+        return [look_closely(tensor, name, self._heads) for name, _, tensor in named if can_be_bad(tensor)]
+
+
+def _largest(tensor: Tensor, ranges: Sequence[Range]) -> Tensor:
+    """The largest of these byte ranges of a contiguous tensor's storage, as a flat view."""
+    size, first = tensor.element_size(), tensor.storage_offset()
+    start, end = max(ranges, key=lambda piece: piece[1] - piece[0])
+    return tensor.detach().view(-1)[start // size - first : end // size - first]

@@ -1,0 +1,137 @@
+"""What an operator's schema says: which arguments it reads, which it writes, and what kind of call it is."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch import Tensor
+from torch._ops import OpOverload
+
+
+class CallKind(enum.Enum):
+    """How a call is looked at.
+
+    Attributes:
+        OPERATOR: reads values and writes values.
+        VIEW: hands on memory, or reads something that is no tensor afterwards; leaves no event.
+        EMPTY: hands out memory that nobody has written yet.
+        MESSAGE: starts a communication.
+    """
+
+    OPERATOR = "operator"
+    VIEW = "view"
+    EMPTY = "empty"
+    MESSAGE = "message"
+
+
+_EMPTY: Final = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+)
+_NO_EVENT: Final = frozenset(("aten::_local_scalar_dense", "aten::record_stream", "aten::resize_", "prim::device"))
+_OVERWRITES_SELF: Final = frozenset(
+    f"aten::{prefix}{name}"
+    for prefix in ("", "_foreach_")
+    for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "set_")
+)
+_ADDS_TO_FIRST: Final = frozenset(f"aten::{name}" for name in ("addmm", "baddbmm", "addbmm", "addmv", "addr"))
+"""With beta=0 the first argument is not read. Megatron's attention hands in memory that nobody wrote."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator, looked up once.
+
+    Attributes:
+        name: such as "aten::add_".
+        label: such as "add_.Tensor".
+        kind: how to look at a call.
+        arguments: names by position.
+        written: positions of the arguments it writes.
+        overwritten: names of the arguments it writes without reading them.
+        parallel: lists in, lists out, element by element.
+    """
+
+    name: str
+    label: str
+    kind: CallKind
+    arguments: tuple[str, ...] = ()
+    written: tuple[int, ...] = ()
+    overwritten: frozenset[str] = frozenset()
+    parallel: bool = False
+
+    @classmethod
+    def of(cls, func: Any) -> Operator:
+        """Read the schema; a higher-order operator has none and is taken as a whole."""
+        if not isinstance(func, OpOverload):
+            return cls(str(func), str(func), CallKind.OPERATOR)
+        schema = func._schema
+        written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        base = schema.name.partition("::")[2]
+        return cls(
+            name=schema.name,
+            label=base + (f".{schema.overload_name}" if schema.overload_name else ""),
+            kind=_kind(schema, bool(written)),
+            arguments=tuple(a.name for a in schema.arguments),
+            written=tuple(i for i, _ in written),
+            overwritten=frozenset(a.name for _, a in written if a.kwarg_only or schema.name in _OVERWRITES_SELF),
+            parallel=base.startswith("_foreach_"),
+        )
+
+    @property
+    def base(self) -> str:
+        """Its name without namespace and overload, such as "add_"."""
+        return self.name.partition("::")[2]
+
+    def reads(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, int | None, Tensor]]:
+        """Yield argument name, place in its list (None outside of one) and tensor of all that the call reads."""
+        ignored = self.overwritten
+        if self.name in _ADDS_TO_FIRST and kwargs.get("beta", 1) == 0:
+            ignored = ignored | {self.arguments[0]}
+        for name, value in self._named(args, kwargs):
+            if name not in ignored:
+                for index, tensor in tensors(value):
+                    yield name, index, tensor
+
+    def writes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+        """Yield the tensors that the call changes in place."""
+        for index in self.written:
+            name = self.arguments[index]
+            value = args[index] if index < len(args) else kwargs.get(name)
+            for _, tensor in tensors(value):
+                yield tensor
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for index, value in enumerate(args):
+            yield (self.arguments[index] if index < len(self.arguments) else str(index)), value
+        yield from kwargs.items()
+
+
+def tensors(value: Any) -> Iterator[tuple[int | None, Tensor]]:
+    """Yield the tensors in an argument or a result, each with its place in the list it stands in."""
+    if isinstance(value, Tensor):
+        yield None, value
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            for _, tensor in tensors(item):
+                yield index, tensor
+
+
+def has_bad_constant(values: Any) -> bool:
+    """Whether a plain number among the arguments is NaN or Inf, such as the -inf of a mask."""
+    if isinstance(values, float):
+        return not math.isfinite(values)
+    return isinstance(values, list | tuple) and any(map(has_bad_constant, values))
+
+
+def _kind(schema: Any, writes: bool) -> CallKind:
+    if schema.name.startswith("c10d::"):
+        return CallKind.MESSAGE
+    if schema.name in _EMPTY:
+        return CallKind.EMPTY
+    is_view = not writes and schema.returns and all(r.alias_info is not None for r in schema.returns)
+    return CallKind.VIEW if is_view or schema.name in _NO_EVENT else CallKind.OPERATOR

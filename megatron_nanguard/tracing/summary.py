@@ -1,0 +1,109 @@
+"""One rank's trace as a record: origins, messages and sinks, cut down to what the ranks need to be joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.trace import Cause, Message, RankTrace, Sink
+from megatron_nanguard.tracing.events import SinkRead, Trace
+from megatron_nanguard.tracing.flags import Flags, pattern
+from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.origins import group_origins, origin_record
+from megatron_nanguard.tracing.walk import Walk
+
+_MOST_ORIGINS: Final = 8
+_MOST_ARRIVALS: Final = 8
+# More than of the arrivals: each must be found again from the ranks it went to.
+_MOST_DEPARTURES: Final = 256
+_MOST_SINKS: Final = 64
+
+
+def summarize(
+    trace: Trace, flags: Flags, rank: int, coords: str, microbatch: int | None, labels: tuple[str, ...]
+) -> RankTrace:
+    """Walk back and keep the earliest of everything.
+
+    Args:
+        flags: of the trace, fetched.
+    """
+    walk = Walk(trace, flags)
+    groups = group_origins(walk)
+    arrivals = list(dict.fromkeys(place.event for place in walk.arrivals))
+    index = _index(groups[:_MOST_ORIGINS], arrivals[:_MOST_ARRIVALS], walk)
+    departures = [_message(walk, number, walk.sent_places(number), index) for number in walk.departures()]
+    sinks = _sinks(walk, flags, trace.sinks, index)
+    return RankTrace(
+        rank=rank,
+        coords=coords,
+        microbatch=microbatch,
+        labels=labels,
+        origins=tuple(origin_record(walk, group, trace.output_names) for group in groups[:_MOST_ORIGINS]),
+        arrivals=tuple(_message(walk, number, walk.sent_places(number), index) for number in arrivals[:_MOST_ARRIVALS]),
+        departures=tuple(departures[:_MOST_DEPARTURES]),
+        sinks=tuple(sinks[:_MOST_SINKS]),
+        num_events=len(trace.events),
+        num_meant=len({place.event for place in walk.meant}),
+        num_contained=walk.num_contained(),
+        truncated=sum(
+            max(0, len(things) - most)
+            for things, most in (
+                (groups, _MOST_ORIGINS),
+                (arrivals, _MOST_ARRIVALS),
+                (departures, _MOST_DEPARTURES),
+                (sinks, _MOST_SINKS),
+            )
+        ),
+    )
+
+
+def _index(groups: Sequence[Sequence[Writer]], arrivals: Sequence[int], walk: Walk) -> dict[Writer, Cause]:
+    """Where each end of the walk stands in the record; those that were cut off are missing."""
+    index = {place: Cause("origin", number) for number, group in enumerate(groups) for place in group}
+    numbers = {event: number for number, event in enumerate(arrivals)}
+    index.update((place, Cause("arrival", numbers[place.event])) for place in walk.arrivals if place.event in numbers)
+    return index
+
+
+def _causes(walk: Walk, starts: Iterable[Writer], index: Mapping[Writer, Cause]) -> tuple[Cause, ...]:
+    return tuple(dict.fromkeys(index[place] for place in walk.causes(starts) if place in index))
+
+
+def _message(walk: Walk, number: int, sent: Sequence[Writer], index: Mapping[Writer, Cause]) -> Message:
+    event = walk.events[number]
+    assert event.sent is not None, "only messages travel"
+    return Message(
+        event=number,
+        operator=event.operator,
+        channel=event.sent.channel,
+        number=event.sent.number,
+        sent=_worst(walk, sent),
+        arrived=_worst(walk, (Writer(number, output) for output in range(len(event.outputs)))),
+        first_used=None if event.first_used is None else event.first_used.record(),
+        causes=_causes(walk, sent, index),
+    )
+
+
+def _worst(walk: Walk, places: Iterable[Writer]) -> Pattern:
+    bits = 0
+    for place in places:
+        bits |= walk.value(place)
+    return pattern(bits)
+
+
+def _sinks(walk: Walk, flags: Flags, reads: Iterable[SinkRead], index: Mapping[Writer, Cause]) -> list[Sink]:
+    """One sink per bad gradient or loss, over all times it was looked at.
+
+    A gradient that only a step which is not traced has spoiled is left out: nothing is known of it here.
+    """
+    bits: dict[str, int] = {}
+    causes: dict[str, dict[Cause, None]] = {}
+    for read in reads:
+        value = flags.bits(read.slot)
+        starts = walk.starts(read.writers)
+        found = _causes(walk, starts, index)
+        if value and (found or not starts):
+            bits[read.name] = bits.get(read.name, 0) | value
+            causes.setdefault(read.name, {}).update(dict.fromkeys(found))
+    return [Sink(name, pattern(value), tuple(causes[name])) for name, value in bits.items()]

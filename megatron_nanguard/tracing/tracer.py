@@ -1,0 +1,212 @@
+"""The dispatch mode that watches one micro-batch of a replay.
+
+tracer = Tracer(chunks, names, params, rank=5, microbatch=2)
+with tracer:
+    for each step of the schedule:
+        with tracer.at(microbatch, chunk, in_backward):
+            ...
+            tracer.after_backward(microbatch, chunk)
+tracer.finish()
+trace = tracer.summarize("tp1pp1dp0")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.nn import Module, Parameter
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from megatron_nanguard.megatron_api.attention_heads import attention_heads
+from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+from megatron_nanguard.patching.shield import Shield
+from megatron_nanguard.records.trace import RankTrace
+from megatron_nanguard.tracing.events import SinkRead, Trace
+from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.outside import Outside
+from megatron_nanguard.tracing.place import Place, Step
+from megatron_nanguard.tracing.recorder import Recorder
+from megatron_nanguard.tracing.regions import gradient_names, is_region
+from megatron_nanguard.tracing.summary import summarize
+from megatron_nanguard.tracing.whereabouts import Whereabouts
+
+_Result = TypeVar("_Result")
+
+EAGER = "compiled helpers ran eagerly under the tracer: this torch cannot leave them compiled, so bits may differ"
+UNNAMED_REGIONS = "outputs of autograd.Functions are not named: this torch has no hook on making nodes"
+MARKER = "marker fill"
+
+
+class Tracer(TorchDispatchMode):
+    """Sees every operator of the chosen micro-batch and of the schedule around the micro-batches.
+
+    Events have the same numbers in every traced pass of the same call, so what one pass found can be looked at closely
+    in the next. Nothing that goes wrong in here reaches the step: the rank then has no verdict, and says so.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        chunks: Sequence[Module],
+        names: Mapping[Module, str],
+        params: Mapping[Parameter, str],
+        rank: int,
+        microbatch: int | None,
+        *,
+        marker: bool = False,
+        probe: frozenset[int] = frozenset(),
+    ) -> None:
+        """Nothing is traced before the tracer is entered.
+
+        Args:
+            chunks: model chunks of this rank.
+            names: global path of each module.
+            params: global name of each parameter.
+            rank: global rank.
+            microbatch: the one to trace; None traces only what runs outside of any.
+            marker: fill fresh memory with a NaN of known bits; another result then than without.
+            probe: events of an earlier pass to look at closely, such as its origins.
+        """
+        super().__init__()
+        self._rank, self._microbatch, self._params = rank, microbatch, params
+        self._shield = Shield()
+        self._whereabouts = Whereabouts(names, params, microbatch, self._node_made, self._shielded)
+        outside = Outside(chunks, names, params)
+        self._recorder = Recorder(self._whereabouts, outside, marker, probe, attention_heads(chunks))
+        self._fills_with_marker = marker
+        self._was_traced = False
+        self._sinks: list[SinkRead] = []
+        self._output_names: dict[Writer, str] = {}
+        self._entered = ExitStack()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave compiled helpers compiled; else they run eagerly under a mode, with other bits and no warning."""
+        return True
+
+    def __enter__(self) -> Tracer:
+        """Start to trace."""
+        self._entered.enter_context(self._whereabouts.following())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        """Stop; the flags are still on the device."""
+        super().__exit__(*exc)
+        self._entered.close()
+
+    @contextmanager
+    def at(self, microbatch: int | None, chunk: int, in_backward: bool) -> Iterator[None]:
+        """Around a forward or backward step of the schedule."""
+        with self._whereabouts.at(Step(microbatch, chunk, in_backward)):
+            yield
+
+    def after_backward(self, microbatch: int | None, chunk: int) -> None:
+        """Look at the gradients when a backward step is over.
+
+        Gradients whose reduction is under way are left out: they are not this rank's own any more, nor stable.
+
+        Sync: none; one kernel per parameter, in the traced micro-batch and after it.
+        """
+        is_chosen = microbatch is not None and microbatch == self._microbatch
+        self._was_traced |= is_chosen
+        if self._was_traced:
+            self._quietly(self._look_at_gradients, Step(microbatch, chunk, True), is_chosen)
+
+    def add_loss(self, microbatch: int, loss: Tensor) -> None:
+        """A loss the schedule got: a bad one must lead back to somewhere too.
+
+        Sync: none.
+        """
+        if microbatch == self._microbatch:
+            self._quietly(self._sink, f"loss of micro-batch {microbatch}", loss)
+
+    def finish(self) -> None:
+        """Look at all gradients as the optimizer would get them, then fetch the flags.
+
+        Sync: one host read per dtype and device.
+        """
+        for name, gradient in self._gradients():
+            self._quietly(self._sink, name, gradient)
+        self._quietly(self._recorder.finish)
+
+    def summarize(self, coords: str) -> RankTrace:
+        """Walk back from what is bad at the end.
+
+        Args:
+            coords: of this rank, such as "tp1pp1dp0".
+        """
+        if self._shield.fault is not None:
+            return RankTrace(self._rank, coords, self._microbatch, self._labels(), broken=self._shield.fault)
+        trace = Trace(self._recorder.events, self._sinks, self._output_names)
+        return summarize(trace, self._recorder.flags, self._rank, coords, self._microbatch, self._labels())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator between two looks."""
+        kwargs = kwargs or {}
+        started = self._shielded(self._recorder.before, func, args, kwargs)
+        result = func(*args, **kwargs)
+        if started is not None:
+            self._shielded(self._recorder.after, started, args, kwargs, result)
+        return result
+
+    def _look_at_gradients(self, step: Step, is_chosen: bool) -> None:
+        for name, gradient in self._gradients():
+            if self._recorder.is_under_way(gradient):
+                continue
+            place = Place("accumulate", step, name.rpartition(".")[0], parameter=name)
+            self._recorder.look(f"wgrad of {name}", gradient, place, is_untraced=not is_chosen)
+            if is_chosen:
+                self._sink(name, gradient)
+
+    def _sink(self, name: str, tensor: Tensor) -> None:
+        writers = self._recorder.writers(tensor)
+        self._sinks.append(SinkRead(name, self._recorder.flags.put(tensor), writers))
+
+    def _gradients(self) -> Iterator[tuple[str, Tensor]]:
+        for param, name in self._params.items():
+            gradient = local_gradient(param)
+            if gradient is not None:
+                yield name, gradient.data
+
+    def _node_made(self, node: Node) -> None:
+        if self._whereabouts.is_traced and is_region(node):
+            node.register_hook(self._region_left)
+
+    def _region_left(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:
+        """The backward of an autograd.Function has returned: name what it wrote, whatever was seen of the writing."""
+        self._quietly(self._name_outputs, torch._C._current_autograd_node(), gradients)
+
+    def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
+        for name, gradient in zip(gradient_names(node), gradients, strict=True):
+            if gradient is not None:
+                for writer in self._recorder.region_writers(gradient):
+                    self._output_names.setdefault(writer, name)
+
+    def _quietly(self, look: Callable[..., None], *args: Any) -> None:
+        """Look from outside of a dispatch, where our own operators would be traced and recorded in the graph."""
+        if self._shield.fault is None:
+            with _disable_current_modes(), torch.no_grad():
+                self._shielded(look, *args)
+
+    def _shielded(self, look: Callable[..., _Result], *args: Any) -> _Result | None:
+        if self._shield.fault is None:
+            with self._shield("the tracer"):
+                return look(*args)
+        return None
+
+    def _labels(self) -> tuple[str, ...]:
+        labels = (
+            (MARKER, self._fills_with_marker),
+            (EAGER, not hasattr(TorchDispatchMode, "ignore_compile_internals")),
+            (UNNAMED_REGIONS, not self._whereabouts.tags_nodes),
+        )
+        return tuple(label for label, applies in labels if applies)

@@ -1,0 +1,170 @@
+"""The walk back: from bad gradients, losses and messages over bad values only, to where nothing bad went in.
+
+What dies on the way, in a mask, a `where` or a clamp, is never reached, so it needs no rule. Infinities that were meant,
+such as a mask's, are left out; the operator that makes a NaN of them is an origin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
+
+from megatron_nanguard.tracing.events import Event, EventKind, Read, Trace
+from megatron_nanguard.tracing.flags import NAN, Flags
+from megatron_nanguard.tracing.lineage import Writer
+
+
+class Walk:
+    """Everything bad that a gradient, a loss or a message leads back to.
+
+    A place of the walk is a `Writer`: an output of an event, or with a negative output ``~k`` what the event, a message,
+    sent as its k-th tensor.
+
+    Attributes:
+        origins: where nothing bad went in, in the order of execution.
+        arrivals: bad results of messages.
+        meant: infinities that are no fault.
+        towards: for each place the next one on the way to a gradient, loss or message; none for the last.
+    """
+
+    def __init__(self, trace: Trace, flags: Flags) -> None:
+        self.events = trace.events
+        self._flags = flags
+        self._values = [[flags.bits(output.slot) for output in event.outputs] for event in self.events]
+        self.meant: set[Writer] = set()
+        self._find_meant()
+        self.towards: dict[Writer, Writer | None] = {}
+        self._follow(trace, flags)
+        places = sorted(self.towards)
+        self.origins = [place for place in places if self._is_origin(place)]
+        self.arrivals = [place for place in places if self._is_arrival(place)]
+        self._terminals = {place: bit for bit, place in enumerate([*self.origins, *self.arrivals])}
+        self._reach = self._reached(places)
+
+    def value(self, place: Writer) -> int:
+        """What was seen there; 0 is finite."""
+        if place.output >= 0:
+            return self._values[place.event][place.output]
+        sent = self.events[place.event].sent
+        assert sent is not None, "only messages send"
+        return self._flags.bits(sent.slots[~place.output])
+
+    def read_value(self, read: Read) -> int:
+        """What was seen in a tensor that an event read."""
+        if read.seen.slot is not None:
+            return self._flags.bits(read.seen.slot)
+        return _union(self.value(writer) for writer in read.writers)
+
+    def departures(self) -> list[int]:
+        """Messages with bad values sent that were not meant."""
+        return [number for number, event in enumerate(self.events) if any(self._bad_sent(number, event))]
+
+    def causes(self, starts: Iterable[Writer]) -> list[Writer]:
+        """Return the origins and arrivals that places lead back to."""
+        reached = _union(self._reach.get(place, 0) for place in starts)
+        return [place for place, bit in self._terminals.items() if reached >> bit & 1]
+
+    def starts(self, writers: Iterable[Writer]) -> list[Writer]:
+        """Return the bad ones among the writers of a tensor."""
+        return [writer for writer in writers if self.value(writer) and writer not in self.meant]
+
+    def sent_places(self, number: int) -> list[Writer]:
+        """The bad places of what a message sent."""
+        return list(self._bad_sent(number, self.events[number]))
+
+    def num_contained(self) -> int:
+        """Bad events that nothing bad at the end leads back to."""
+        bad = {
+            number
+            for number, values in enumerate(self._values)
+            for output, value in enumerate(values)
+            if value and Writer(number, output) not in self.meant
+        }
+        return len(bad - {place.event for place in self.towards})
+
+    def _find_meant(self) -> None:
+        for number, event in enumerate(self.events):
+            for output, value in enumerate(self._values[number]):
+                place = Writer(number, output)
+                if value and not value & NAN and self._is_meant(event, place, value):
+                    self.meant.add(place)
+
+    def _is_meant(self, event: Event, place: Writer, value: int) -> bool:
+        """An Inf given as a constant, or brought in as data, or handed on with the sign it had."""
+        if event.has_bad_constant or (event.kind is EventKind.OUTSIDE and not event.is_parameter):
+            return True
+        bad = [writer for read in _reads_of(event, place) for writer in read.writers if self.value(writer)]
+        return bool(bad) and self.meant.issuperset(bad) and not value & ~_union(map(self.value, bad))
+
+    def _follow(self, trace: Trace, flags: Flags) -> None:
+        ends = [place for sink in trace.sinks if flags.bits(sink.slot) for place in self.starts(sink.writers)]
+        ends += [place for number, event in enumerate(self.events) for place in self._bad_sent(number, event)]
+        self.towards = dict.fromkeys(ends)
+        todo = deque(self.towards)
+        while todo:
+            place = todo.popleft()
+            for cause in self._bad_causes(place):
+                if cause not in self.towards:
+                    self.towards[cause] = place
+                    todo.append(cause)
+
+    def _bad_causes(self, place: Writer) -> list[Writer]:
+        event = self.events[place.event]
+        if event.sent is not None and place.output >= 0:
+            return [
+                sent
+                for sent in self._bad_sent(place.event, event)
+                if event.reads[~sent.output].column in (None, place.output)
+            ]
+        return [
+            writer
+            for read in _reads_of(event, place)
+            if read.seen.slot is None or self._flags.bits(read.seen.slot)
+            for writer in self.starts(read.writers)
+        ]
+
+    def _bad_sent(self, number: int, event: Event) -> Iterator[Writer]:
+        if event.sent is None:
+            return
+        for index, slot in enumerate(event.sent.slots):
+            if self._flags.bits(slot):
+                writers = [writer for writer in event.reads[index].writers if self.value(writer)]
+                if not writers or not self.meant.issuperset(writers):
+                    yield Writer(number, ~index)
+
+    def _is_arrival(self, place: Writer) -> bool:
+        event = self.events[place.event]
+        return place.output >= 0 and event.sent is not None and event.sent.has_peers
+
+    def _is_origin(self, place: Writer) -> bool:
+        event = self.events[place.event]
+        if self._is_arrival(place) or event.kind is EventKind.EMPTY:
+            return False
+        return event.never_written > 0 or not (event.is_untraced or self._bad_causes(place))
+
+    def _reached(self, places: Iterable[Writer]) -> dict[Writer, int]:
+        """Origins and arrivals behind each place, as bits; whatever was read had been written before.
+
+        What a message sent stands before what came of it, as its output is negative.
+        """
+        reach: dict[Writer, int] = {}
+        for place in places:
+            own = 1 << self._terminals[place] if place in self._terminals else 0
+            reach[place] = own | _union(reach[cause] for cause in self._bad_causes(place))
+        return reach
+
+
+def _reads_of(event: Event, place: Writer) -> Iterator[Read]:
+    """What can have gone into one output, or into what a message sent."""
+    if place.output < 0:
+        yield event.reads[~place.output]
+        return
+    for read in event.reads:
+        if not event.is_parallel or read.column in (None, place.output):
+            yield read
+
+
+def _union(values: Iterable[int]) -> int:
+    return reduce(or_, values, 0)

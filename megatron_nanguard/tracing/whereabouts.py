@@ -1,0 +1,133 @@
+"""Keeps track of where the replay is: step of the schedule, modules entered, autograd node that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+from torch.nn import Module, Parameter
+
+from megatron_nanguard.records.trace import Phase
+from megatron_nanguard.tracing.lines import Lines
+from megatron_nanguard.tracing.modules import ModuleStack
+from megatron_nanguard.tracing.nodes import (
+    Nodes,
+    NumberedNodes,
+    TaggedNodes,
+    can_tag_nodes,
+    is_accumulation,
+    short_name,
+)
+from megatron_nanguard.tracing.place import Made, Place, Step
+
+
+class Whereabouts:
+    """Answers "where are we" at any operator of the traced pass."""
+
+    def __init__(
+        self,
+        names: Mapping[Module, str],
+        params: Mapping[Parameter, str],
+        microbatch: int | None,
+        on_node: Callable[[Node], None],
+        shielded: Callable[..., Any],
+    ) -> None:
+        """Nothing is followed before `following`.
+
+        Args:
+            names: global path of each module.
+            params: global name of each parameter.
+            microbatch: the one that is traced; None traces what the schedule does outside of any.
+            on_node: called with each node when it is made, where torch tells.
+            shielded: ``shielded(function, *args)`` calls a function of ours from a hook inside the step.
+        """
+        self.step = Step()
+        self.operator = ""
+        self.tags_nodes = can_tag_nodes()
+        self._params, self._microbatch = params, microbatch
+        self._lines = Lines()
+        self._nodes: Nodes = self._tagged(on_node, shielded) if self.tags_nodes else NumberedNodes(self._made_now)
+        self._modules = ModuleStack(names, before_change=partial(shielded, self._nodes.note))
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the current step is the one to be traced, or none is running."""
+        return self.step.microbatch is None or self.step.microbatch == self._microbatch
+
+    @property
+    def traces_a_microbatch(self) -> bool:
+        """Whether there are steps that are not traced."""
+        return self._microbatch is not None
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow modules and nodes.
+
+        Nodes run in the calling thread meanwhile: numbers of nodes, where they must serve, count per thread.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(self._nodes.recording())
+            self._modules.attach()
+            stack.callback(self._modules.detach)
+            yield
+
+    @contextmanager
+    def at(self, step: Step) -> Iterator[None]:
+        """A forward or backward step of the schedule."""
+        self._nodes.note()
+        outer, self.step = self.step, step
+        try:
+            yield
+        finally:
+            self._nodes.note()
+            self.step = outer
+
+    def about_to_run(self, operator: str) -> None:
+        """An operator is dispatched; its node is made just before or just after."""
+        self.operator = operator
+        self._nodes.note()
+
+    def place(self, between: Phase = "finalize") -> Place:
+        """Where we are now.
+
+        Args:
+            between: the phase where the schedule is in no micro-batch.
+        """
+        node = torch._C._current_autograd_node()
+        line = self._lines.here()
+        if node is None:
+            return Place(self._phase_of_step(between), self.step, self._modules.current, None, line)
+        name = short_name(node)
+        if is_accumulation(node):
+            parameter = self._params.get(node.variable, "")
+            return Place("accumulate", self.step, parameter.rpartition(".")[0], name, line, parameter=parameter)
+        made = self._nodes.made(node)
+        step = self.step if self.step.microbatch is not None or made is None else made.step
+        inside = "" if made is None else made.module
+        if torch.is_grad_enabled():  # a forward inside the backward: activations are computed again
+            return Place("recompute", step, self._modules.current or inside, name, line, made)
+        return Place("backward", step, inside or self._modules.current, name, line, made)
+
+    def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., Any]) -> Nodes:
+        return TaggedNodes(self._made_now, on_node, shielded)
+
+    def _phase_of_step(self, between: Phase) -> Phase:
+        if self.step.microbatch is None:
+            return between
+        return "backward" if self.step.in_backward else "forward"
+
+    def _made_now(self, node: Node | None = None) -> Made | None:
+        if not self.is_traced:
+            return None
+        running = torch._C._current_autograd_node()
+        around = None if running is None else self._nodes.made(running)
+        module, step = self._modules.current, self.step
+        if around is not None:
+            module, step = module or around.module, step if step.microbatch is not None else around.step
+        function = getattr(node, "_forward_cls", None)
+        return Made(module, step, self.operator if function is None else function.__name__, self._lines.here())

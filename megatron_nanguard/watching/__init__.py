@@ -1,0 +1,12 @@
+"""Manual hunting: checks on chosen modules, and bad gradients by name.
+
+watch: step 3, rank 5: backward of decoder.layers.1.mlp.activation: grad_input input: 2 NaN of 12, first at [0, 3];
+grad_output was finite; saved in nanguard/runs/20260301T101500Z-1f2e/watch/rank00005_step00000003.pt
+"""
+
+from megatron_nanguard.watching.by_hand import Watch, watch
+from megatron_nanguard.watching.gradients import check_grads
+from megatron_nanguard.watching.hit import Hit
+from megatron_nanguard.watching.watcher import Watcher
+
+__all__ = ["Hit", "Watch", "Watcher", "check_grads", "watch"]

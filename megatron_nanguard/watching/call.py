@@ -1,0 +1,140 @@
+"""One call of a watched module: what went in, what came out, and later the gradients that flow back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.watching.crossings import Edge, edges_of
+from megatron_nanguard.watching.hit import Hit, WatchPhase
+from megatron_nanguard.watching.looking import facts_of, is_beyond
+
+
+class Kept:
+    """Tensors of the forward, as they are when somebody asks. The memory stays theirs: nothing is copied."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        # An alias, since Megatron gives an output that was sent on other data, and the object keeps its name only.
+        self._tensors = {name: (tensor.detach(), _version(tensor)) for name, tensor in tensors.items()}
+
+    def now(self) -> dict[str, Tensor]:
+        """Those whose memory is still there."""
+        return {name: tensor for name, (tensor, _) in self._tensors.items() if not _is_freed(tensor)}
+
+    def changed(self, kind: str) -> dict[str, str]:
+        """Those that are no longer what they were."""
+        found = {}
+        for name, (tensor, version) in self._tensors.items():
+            if _is_freed(tensor):
+                found[f"{kind} {name}".strip()] = "its memory was given back"
+            elif _version(tensor) != version:
+                found[f"{kind} {name}".strip()] = "changed in place since"
+        return found
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of one module, alive as long as the graph that it made.
+
+    Attributes:
+        module: that was called.
+        name: of the module.
+        phase: forward or recompute.
+        number: calls of this module before it, of the same phase.
+        began: autograd's sequence number at its start.
+        inputs: what went in.
+        edges: where the gradients of the inputs go.
+        outputs: what came out; empty while it runs.
+        borders: nodes at which gradients leave the module and which have not run yet.
+        grad_output: gradients of outputs that have arrived.
+        grad_input: this module's share of the gradients of its inputs, as far as it has been computed.
+    """
+
+    module: Module
+    name: str
+    phase: WatchPhase
+    number: int
+    began: int
+    inputs: Kept
+    edges: dict[Edge, str]
+    outputs: Kept = field(default_factory=lambda: Kept({}))
+    borders: int = 0
+    grad_output: dict[str, Tensor] = field(default_factory=dict)
+    grad_input: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, module: Module, name: str, phase: WatchPhase, number: int, inputs: dict[str, Tensor]) -> Call:
+        """The module is about to run."""
+        edges = edges_of(inputs) if torch.is_grad_enabled() else {}
+        began: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        return cls(module, name, phase, number, began, Kept(inputs), edges)
+
+    def add_grad_input(self, name: str, gradient: Tensor) -> None:
+        """A share of an input's gradient was computed; an input that the module reads in two places gets two."""
+        former = self.grad_input.get(name)
+        self.grad_input[name] = gradient.detach() if former is None else former + gradient.detach()
+
+    def release(self) -> None:
+        """Let the tensors go: the graph may live on long after its backward."""
+        self.inputs, self.outputs = Kept({}), Kept({})
+        self.grad_output.clear()
+        self.grad_input.clear()
+
+    def has_bad_outputs(self, above: float | None) -> bool:
+        """Sync: one host read."""
+        return is_beyond(self.outputs.now().values(), above)
+
+    def has_bad_gradients(self, above: float | None) -> bool:
+        """Sync: one host read."""
+        return is_beyond([*self.grad_output.values(), *self.grad_input.values()], above)
+
+    def hit(self, phase: WatchPhase, step: int | None, above: float | None) -> Hit:
+        """Copy everything.
+
+        Sync: the host waits for the device.
+        """
+        inputs, outputs = self.inputs.now(), self.outputs.now()
+        into, out = (self.grad_output, self.grad_input) if phase == "backward" else (inputs, outputs)
+        return Hit(
+            module=self.name,
+            phase=phase,
+            step=step,
+            call=self.number,
+            given=tuple(f for f in (facts_of(n, t, above) for n, t in out.items()) if f is not None),
+            got=tuple(f for f in (facts_of(n, t, above) for n, t in into.items()) if f is not None),
+            above=above,
+            changed=self.inputs.changed("input") | self.outputs.changed("output"),
+            tensors={
+                "inputs": _copies(inputs),
+                "outputs": _copies(outputs),
+                "grad_output": _copies(self.grad_output),
+                "grad_input": _copies(self.grad_input),
+                "state": _copies({**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}),
+            },
+        )
+
+
+@torch.no_grad()
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Plain contiguous tensors on the host: a view would be saved with the whole memory behind it."""
+    return {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
+        for name, tensor in tensors.items()
+    }
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was changed in place; tensors of the inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_freed(tensor: Tensor) -> bool:
+    """Whether the memory was given back while the tensor lives on, as some checkpointing does with outputs.
+
+    Source: megatron/core/tensor_parallel/random.py, CheckpointWithoutOutput.discard_output_and_register_recompute
+    """
+    return tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0

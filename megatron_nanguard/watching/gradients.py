@@ -1,0 +1,60 @@
+"""`megatron_nanguard.check_grads(model)`: the parameters with a non-finite gradient."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from megatron_nanguard.megatron_api.parameter_gradients import LocalGradient, local_gradient
+from megatron_nanguard.records.postmortem import BadParameter
+from megatron_nanguard.watching.looking import is_beyond, pattern_of
+
+
+@torch.no_grad()
+def check_grads(model: Module) -> list[BadParameter]:
+    """Look at the gradient that each parameter has now: `main_grad` where there is one, else `grad`.
+
+    Returns:
+        The bad ones, in the order of `model.named_parameters()`, each with its counts and first bad index.
+    Sync: one host read if all are finite.
+    """
+    found = ((name, param, _gradient(param)) for name, param in model.named_parameters())
+    looked = [(name, param, gradient) for name, param, gradient in found if gradient is not None]
+    if not is_beyond([gradient.data for _, _, gradient in looked], None):
+        return []
+    return [_record(*each) for each in looked if is_beyond([each[2].data], None)]
+
+
+def _gradient(param: Parameter) -> LocalGradient | None:
+    grad: Tensor | None = param.grad
+    if grad is not None and grad.is_sparse:  # an embedding's: positions among the rows that were looked up say little
+        return LocalGradient(grad.coalesce().values().reshape(-1), -1)
+    return local_gradient(param)
+
+
+def _record(name: str, param: Parameter, gradient: LocalGradient) -> BadParameter:
+    data = gradient.data
+    nan_count, inf_count = int(data.isnan().sum()), int(data.isinf().sum())
+    first = gradient.start + int(data.isfinite().logical_not().to(torch.uint8).argmax())
+    return BadParameter(
+        name=name,
+        local_name=name,
+        shape=tuple(param.shape),
+        norm=math.nan if nan_count else math.inf,
+        pattern=pattern_of(nan_count, inf_count),
+        nan_count=nan_count,
+        inf_count=inf_count,
+        counted_elements=data.numel(),
+        first_index=None if gradient.start < 0 else _index(param.shape, first),
+    )
+
+
+def _index(shape: torch.Size, flat: int) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        flat, position = divmod(flat, size)
+        index.append(position)
+    return tuple(reversed(index))

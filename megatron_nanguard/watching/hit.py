@@ -1,0 +1,82 @@
+"""The first bad values that a watched module met, with copies of everything that went into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.trace import TensorFacts
+
+WatchPhase = Literal["forward", "recompute", "backward"]
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """One call of a module that gave bad values, or got some.
+
+    Attributes:
+        module: its name; empty for the model as a whole.
+        phase: whether its forward gave them, the forward that is computed again for the backward, or its backward.
+        step: of the training log; null outside of one.
+        call: how many such calls of the module came before, in the step or since the watch began.
+        given: the bad outputs, or in the backward the bad gradients of inputs.
+        got: the bad inputs, or in the backward the bad gradients of outputs.
+        above: magnitude that counted as bad although finite; null if none did.
+        changed: tensors that are no longer what they were in the forward, and why.
+        tensors: copies in host memory: `inputs`, `outputs`, `grad_output`, `grad_input` and the module's `state`.
+    """
+
+    module: str
+    phase: WatchPhase
+    step: int | None
+    call: int
+    given: tuple[TensorFacts, ...]
+    got: tuple[TensorFacts, ...]
+    above: float | None
+    changed: dict[str, str]
+    tensors: dict[str, dict[str, Tensor]]
+
+    def __str__(self) -> str:
+        into, out = ("grad_output", "grad_input") if self.phase == "backward" else ("input", "output")
+        parts = [_words(out, facts) for facts in self.given]
+        parts += [_words(into, facts) + " on arrival" for facts in self.got]
+        if not self.got:
+            state = "finite" if self.above is None else "within the limit"
+            parts.append(f"{into} was {state}" if self.phase == "backward" else f"{into}s were {state}")
+        call = f", call {self.call}" if self.call else ""
+        return f"{self.phase} of {self.module or 'the model'}{call}: {'; '.join(parts)}"
+
+    def content(self) -> dict[str, Any]:
+        """The file's content: plain values and tensors, which `torch.load` takes with `weights_only`."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "module": self.module,
+            "phase": self.phase,
+            "step": self.step,
+            "call": self.call,
+            "above": self.above,
+            "words": str(self),
+            "changed": dict(self.changed),
+            **self.tensors,
+        }
+
+
+def _words(kind: str, facts: TensorFacts) -> str:
+    name = f"{kind} {facts.name}" if facts.name else kind
+    return f"{name}: {', '.join(_counts(facts))}, first at {list(facts.positions[0])}"
+
+
+def _counts(facts: TensorFacts) -> Iterator[str]:
+    numel = 1
+    for size in facts.shape:
+        numel *= size
+    if facts.nan_count:
+        yield f"{facts.nan_count} NaN of {numel}"
+    if facts.inf_count:
+        yield f"{facts.inf_count} Inf of {numel}"
+    if facts.pattern == "finite":
+        yield f"up to {facts.absmax:g}"

@@ -1,0 +1,95 @@
+"""Looking at values: whether tensors stay within a limit, and at a hit what exactly is in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.trace import TensorFacts
+
+MAX_POSITIONS = 8
+
+
+def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield what a module takes or returns, tensor by tensor, as `hidden_states` or `1.0` (second item's first)."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from named_tensors(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from named_tensors(item, f"{name}.{index}" if name else str(index))
+
+
+@torch.no_grad()
+def is_beyond(tensors: Iterable[Tensor], above: float | None) -> bool:
+    """Whether some element is NaN, Inf, or larger in magnitude than `above`.
+
+    Sync: one host read for all of them; none when there is nothing to look at.
+    """
+    flags = [_beyond(values, above) for values in map(_reals, tensors) if values is not None]
+    if not flags:
+        return False
+    home = flags[0].device
+    return bool(torch.stack([flag.to(home) for flag in flags]).any())
+
+
+@torch.no_grad()
+def facts_of(name: str, tensor: Tensor, above: float | None) -> TensorFacts | None:
+    """Say what is beyond the limit in one tensor; None if nothing is.
+
+    Sync: the host reads several times; only at a hit.
+    """
+    values = _reals(tensor)
+    if values is None or not is_beyond([tensor], above):
+        return None
+    nan_count, inf_count = int(values.isnan().sum()), int(values.isinf().sum())
+    magnitude = values.abs()
+    finite = magnitude[values.isfinite()]
+    found = (~(magnitude <= _limit(values.dtype, above))).nonzero()[:MAX_POSITIONS]
+    return TensorFacts(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        pattern=pattern_of(nan_count, inf_count),
+        nan_count=nan_count,
+        inf_count=inf_count,
+        absmax=float(finite.max()) if finite.numel() else None,
+        positions=tuple(tuple(position) for position in found.tolist()),
+    )
+
+
+def pattern_of(nan_count: int, inf_count: int) -> Pattern:
+    """Name what was counted."""
+    if nan_count and inf_count:
+        return "nan+inf"
+    if nan_count:
+        return "nan"
+    return "inf" if inf_count else "finite"
+
+
+def _reals(tensor: Tensor) -> Tensor | None:
+    """The floating-point numbers of a tensor; None if it has none, or none that `aminmax` can look at."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.itemsize == 1:
+        return None
+    return tensor.detach()
+
+
+def _beyond(values: Tensor, above: float | None) -> Tensor:
+    """bool []; no comparison with NaN holds, so that it counts as beyond."""
+    low, high = torch.aminmax(values)
+    limit = _limit(values.dtype, above)
+    return ~((low >= -limit) & (high <= limit))
+
+
+def _limit(dtype: torch.dtype, above: float | None) -> float:
+    """Largest magnitude that is let through; the dtype could not hold a larger one."""
+    return min(torch.finfo(dtype).max, math.inf if above is None else above)

@@ -1,0 +1,129 @@
+"""Hooks on the watched modules. They return nothing, insert no node and end with the first hit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils.hooks import RemovableHandle
+
+from megatron_nanguard.watching.call import Call
+from megatron_nanguard.watching.crossings import crossings
+from megatron_nanguard.watching.hit import Hit, WatchPhase
+from megatron_nanguard.watching.looking import named_tensors
+
+Guarded = Callable[[str], AbstractContextManager[None]]
+
+
+class Lookout:
+    """Looks at each forward and backward of some modules until something is beyond the limit.
+
+    At once, not at the end of the step: by then the activations of a hit are gone, unless all of them were kept. Hence
+    one host read per forward and per backward of a watched module, while it looks; and the inputs and outputs of a
+    watched module stay in memory until its backward.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Module],
+        above: float | None,
+        on_hit: Callable[[Hit], None],
+        guarded: Guarded = lambda where: nullcontext(),
+    ) -> None:
+        """Nothing is watched before `begin`.
+
+        Args:
+            modules: by name.
+            above: magnitude that counts as bad although finite.
+            on_hit: called once.
+            guarded: stands around our work inside somebody else's forward and backward.
+        """
+        self._modules, self._above, self._on_hit, self._guarded = modules, above, on_hit, guarded
+        self._handles: list[RemovableHandle] = []
+        self._running: dict[Module, Call] = {}
+        self._numbers: Counter[tuple[str, WatchPhase]] = Counter()
+        self._step: int | None = None
+        self.is_looking = False
+
+    def begin(self, step: int | None = None) -> None:
+        """Put the hooks on."""
+        self._step, self.is_looking = step, True
+        for name, module in self._modules.items():
+            before, after = partial(self._before, name), partial(self._after, name)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True))
+
+    def end(self) -> None:
+        """Take the hooks off; those in graphs that still live do nothing from here on."""
+        self.is_looking = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._running.clear()
+        self._numbers.clear()
+
+    def _before(self, name: str, module: Module, args: Any, kwargs: Any) -> None:
+        with self._guarded("watch"):
+            phase: WatchPhase = "forward" if torch._C._current_autograd_node() is None else "recompute"
+            number = self._numbers[name, phase]
+            self._numbers[name, phase] += 1
+            inputs = dict(named_tensors(args)) | dict(named_tensors(kwargs))
+            self._running[module] = Call.begin(module, name, phase, number, inputs)
+
+    def _after(self, name: str, module: Module, args: Any, kwargs: Any, output: Any) -> None:
+        with self._guarded("watch"):
+            call = self._running.pop(module, None)
+            if call is None:
+                return
+            outputs = dict(named_tensors(output))
+            call.outputs = type(call.inputs)(outputs)
+            if call.has_bad_outputs(self._above):
+                self._hit(call, call.phase)
+            elif torch.is_grad_enabled():
+                self._follow(call, outputs)
+
+    def _follow(self, call: Call, outputs: Mapping[str, Tensor]) -> None:
+        """Hook the border nodes of the module: a hook lives as long as its node."""
+        borders = crossings(outputs.values(), call.edges, call.began)
+        call.borders = len(borders)
+        call.edges.clear()
+        for name, tensor in outputs.items():
+            if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= call.began:
+                tensor.register_hook(partial(self._arrived, call, name))  # type: ignore[no-untyped-call]
+        for node, names in borders.items():
+            node.register_hook(partial(self._left, call, names))
+
+    def _arrived(self, call: Call, name: str, gradient: Tensor) -> None:
+        if self.is_looking:
+            with self._guarded("watch"):
+                call.grad_output[name] = gradient.detach()
+                if not call.borders:  # no input takes a gradient
+                    self._judge(call)
+
+    def _left(
+        self, call: Call, names: Mapping[int, str], grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
+    ) -> None:
+        if self.is_looking:
+            with self._guarded("watch"):
+                for position, name in names.items():
+                    if grad_inputs[position] is not None:
+                        call.add_grad_input(name, grad_inputs[position])
+                call.borders -= 1
+                self._judge(call)
+
+    def _judge(self, call: Call) -> None:
+        if call.has_bad_gradients(self._above):
+            self._hit(call, "backward")
+        elif not call.borders:
+            call.release()
+
+    def _hit(self, call: Call, phase: WatchPhase) -> None:
+        hit = call.hit(phase, self._step, self._above)
+        self.end()
+        self._on_hit(hit)

@@ -1,0 +1,85 @@
+"""`--nanguard-watch`: the chosen modules of this rank in the chosen steps, until the first hit."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from torch.nn import Module
+
+from megatron_nanguard.watching.hit import Hit
+from megatron_nanguard.watching.lookout import Guarded, Lookout
+from megatron_nanguard.watching.saving import save
+
+log = logging.getLogger("megatron_nanguard")
+
+
+class Watcher:
+    """Watches one rank. Outside of the chosen steps, and after a hit, the model has no hook of it."""
+
+    def __init__(
+        self,
+        pattern: str,
+        steps: tuple[int, int] | None,
+        above: float | None,
+        *,
+        rank: int,
+        directory: Path,
+        speaks: Callable[[], bool] = lambda: True,
+        guarded: Guarded = lambda where: nullcontext(),
+    ) -> None:
+        """Nothing is watched before `attach`.
+
+        Args:
+            pattern: regular expression, searched in global module names.
+            steps: first and last, both watched; every one if None.
+            above: magnitude that counts as bad although finite.
+            rank: of this process.
+            directory: of the run; the file goes into `watch/` in it.
+            speaks: asked at a hit: whether this rank is the one to tell of it. Each of them writes its file.
+            guarded: stands around our work inside the model's forward and backward.
+        """
+        self.hit: Hit | None = None
+        self._pattern, self._steps, self._above = re.compile(pattern), steps, above
+        self._rank, self._directory, self._speaks, self._guarded = rank, directory, speaks, guarded
+        self._lookout: Lookout | None = None
+
+    def attach(self, modules: Mapping[str, Module]) -> int:
+        """Choose among the modules of this rank.
+
+        Args:
+            modules: by global name, as `name_modules` gives them.
+        Returns:
+            How many match. A pipeline stage may well have none.
+        """
+        chosen = {name: module for name, module in modules.items() if self._pattern.search(name)}
+        self._lookout = Lookout(chosen, self._above, self._on_hit, self._guarded)
+        return len(chosen)
+
+    def step_begins(self, step: int) -> None:
+        """A step begins, or begins again: what a pass before it left is forgotten."""
+        self.step_ends()
+        if self._lookout is not None and self.hit is None and self._is_chosen(step):
+            self._lookout.begin(step)
+
+    def step_ends(self) -> None:
+        """Forwards and backwards from here on are none of ours: evaluation, or a replay."""
+        if self._lookout is not None:
+            self._lookout.end()
+
+    def _is_chosen(self, step: int) -> bool:
+        return self._steps is None or self._steps[0] <= step <= self._steps[1]
+
+    def _on_hit(self, hit: Hit) -> None:
+        self.hit = hit
+        path = self._directory / "watch" / f"rank{self._rank:05d}_step{hit.step:08d}.pt"
+        try:
+            save(hit, path)
+            outcome = f"saved in {path}"
+        except OSError as error:
+            outcome = f"not saved: {path}: {error.strerror or error}"
+        if self._speaks():
+            log.warning("watch: step %s, rank %s: %s; %s", hit.step, self._rank, hit, outcome)

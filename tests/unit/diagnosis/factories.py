@@ -1,0 +1,102 @@
+"""Traces and evidence for the diagnosis: a factory makes a complete one, and takes what a test wants different."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.trace import (
+    Cause,
+    Message,
+    OriginKind,
+    RankTrace,
+    Sink,
+    TensorFacts,
+    TracedOrigin,
+    TracedPlace,
+)
+
+# rank = tp + 2 * (dp + 2 * pp)
+LAYOUT_A = {
+    0: "tp0pp0dp0",
+    1: "tp1pp0dp0",
+    2: "tp0pp0dp1",
+    3: "tp1pp0dp1",
+    4: "tp0pp1dp0",
+    5: "tp1pp1dp0",
+    6: "tp0pp1dp1",
+    7: "tp1pp1dp1",
+}
+LINE = "model.py:7 in f"
+BACKWARD = TracedPlace("backward", 2, 0, "decoder.layers.3.mlp", "LogBackward", "train.py:1 in f", "log", LINE)
+NORM = TracedPlace("backward", 2, 0, "decoder.layers.3.pre_mlp_layernorm")
+NAN = TensorFacts("0", (4, 8), "bfloat16", "nan", 3, 0, 1.5, ((0, 1), (2, 5)))
+
+
+def to_origin(index: int = 0) -> tuple[Cause, ...]:
+    return (Cause("origin", index),)
+
+
+def to_arrival(*indices: int) -> tuple[Cause, ...]:
+    return tuple(Cause("arrival", index) for index in indices)
+
+
+def traced_origin(event: int = 10, **changes: Any) -> TracedOrigin:
+    """A `log` in the backward of layer 3 that made NaN of finite values."""
+    return replace(TracedOrigin(event, OriginKind.OPERATOR, "log", BACKWARD, (NAN,)), **changes)
+
+
+def group(*ranks: int) -> tuple[str, ...]:
+    return ("group", *map(str, ranks))
+
+
+def p2p(source: int, destination: int) -> tuple[str, ...]:
+    return ("p2p", str(source), str(destination))
+
+
+def message(event: int, channel: tuple[str, ...], number: int = 0, **changes: Any) -> Message:
+    """A finite contribution to an all-reduce that came back NaN."""
+    return replace(Message(event, "allreduce_", channel, number, "finite", "nan"), **changes)
+
+
+def trace(rank: int, **changes: Any) -> RankTrace:
+    """A rank of layout A that saw nothing bad."""
+    return replace(RankTrace(rank=rank, coords=LAYOUT_A[rank], microbatch=2, num_events=500), **changes)
+
+
+def sink(causes: tuple[Cause, ...], name: str = "decoder.layers.3.mlp.linear_fc1.weight") -> Sink:
+    return Sink(name, "nan", causes)
+
+
+def origin(**changes: Any) -> Origin:
+    """The origin of `traced_origin` on rank 5."""
+    record = Origin(
+        rank=5,
+        coords="tp1pp1dp0",
+        microbatch=2,
+        phase="backward",
+        module="decoder.layers.3.mlp",
+        operator="log",
+        output="0",
+        pattern="nan",
+        source_line=LINE,
+        positions=((0, 1), (2, 5)),
+        kind=OriginKind.OPERATOR,
+        facts=NAN,
+        forward_operator="log",
+    )
+    return replace(record, **changes)
+
+
+def evidence(**changes: Any) -> Evidence:
+    """An alarm of which nothing is known."""
+    return replace(Evidence(step=3, kind=Kind.GRADIENT_BEFORE_REDUCTION, ranks=RankSets((), (), ())), **changes)
+
+
+def arbitration(**changes: Any) -> Arbitration:
+    """The call of `origin`, saved and not run again."""
+    return replace(Arbitration(rank=5, operator="aten.log.default", module="decoder.layers.3.mlp"), **changes)

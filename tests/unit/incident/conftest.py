@@ -1,0 +1,63 @@
+"""One optimizer of one rank of real Megatron under guard, without the guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from megatron_nanguard.incident import Subject
+from megatron_nanguard.session import Meeting
+from megatron_nanguard.settings import Settings
+from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
+
+
+class Watched:
+    """A trainer and what the sentinel sees of it."""
+
+    def __init__(self, made: Trainer, settings: Settings, meeting: Meeting) -> None:
+        self.trainer = made
+        self.subject = Subject(made.optimizer, [made.ddp], meeting.electorate(), settings)
+        self.subject.learn()
+
+    def run(
+        self,
+        before: Callable[[Trainer], Any] = lambda made: None,
+        after: Callable[[Trainer], Any] = lambda made: None,
+        inputs: Sequence[Tensor] = (ONES,),
+        loss: Callable[[Tensor], Any] = sum_of,
+    ) -> Subject:
+        """One pass; what ``before`` and ``after`` the reduction do to the gradients stands there when it is looked at.
+
+        On one rank the reduction changes nothing, so it is told apart by the moment of the look alone.
+        """
+
+        def forward_step(data: Any, model: Any) -> Any:
+            return model(next(data).to(self.trainer.net.first.weight.dtype)).float(), loss
+
+        kwargs = self.subject.open({"forward_step_func": forward_step})
+        self.trainer.forward_backward(inputs, **kwargs)
+        before(self.trainer)
+        for group in self.trainer.ddp.bucket_groups:
+            self.subject.before.look(group, False)
+        after(self.trainer)
+        self.subject.after.look()
+        return self.subject
+
+
+@pytest.fixture(scope="module")
+def meeting(megatron: Any) -> Meeting:
+    """One connection to the store for all tests of a file."""
+    return Meeting((0,), 1)
+
+
+@pytest.fixture
+def watch(meeting: Meeting) -> Callable[..., Watched]:
+    """``watch(settings, ...)``: a fresh model; further options are the optimizer's."""
+
+    def make(settings: Settings | None = None, **options: Any) -> Watched:
+        return Watched(trainer(**options), settings or Settings(on=True), meeting)
+
+    return make

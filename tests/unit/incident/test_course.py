@@ -1,0 +1,115 @@
+"""An incident from first to last, on one rank; the others come in the multi-rank tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.store import own_client
+from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.incident import Alarm, Setting, course
+from megatron_nanguard.patching import Shield
+from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.records.incident import PolicyOutcome
+from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
+from megatron_nanguard.sentinel import Flag
+from tests.unit.conftest import Log
+from tests.unit.incident.conftest import Watched
+from tests.unit.one_rank import Trainer
+
+Watch = Callable[..., Watched]
+SKIP = PolicyOutcome("skip", "skip", None, "Policy skip: the step is skipped on all ranks.")
+
+
+def setting_in(path: Path, said: list[str], leave: Callable[[int], None] = lambda code: None) -> Setting:
+    return Setting(
+        voters=Voters((0,), None),
+        run=RunDirectory(path, "run-1", said.append),
+        run_id="run-1",
+        deadline=30.0,
+        policy_name="skip",
+        shield=Shield(),
+        watchdog=Watchdog(own_client("incident"), 0, 1, leave),
+    )
+
+
+def plant(made: Trainer) -> None:
+    made.net.first.weight.main_grad[0, 1] = math.nan
+
+
+def handle(watched: Watched, setting: Setting) -> PolicyOutcome:
+    subject = watched.run(before=plant)
+    votes = tuple(int(flag in (Flag.LOCAL, Flag.REDUCED)) for flag in Flag)
+    return course.handle(subject, Alarm(votes, subject.optimizer), setting, lambda outcome: SKIP)
+
+
+def test_the_files_of_an_incident_agree(watch: Watch, tmp_path: Path, log: Log) -> None:
+    said: list[str] = []
+    assert handle(watch(), setting_in(tmp_path, said)) == SKIP
+    folder = tmp_path / "runs/run-1/incidents/step_00000001"
+    assert sorted(path.name for path in folder.iterdir()) == ["incident.json", "rank00000_tp0pp0dp0.json"]
+    rank = from_json(Postmortem, (folder / "rank00000_tp0pp0dp0.json").read_bytes())
+    merged = load_incident(tmp_path).incident
+    sets = RankSets((0,), (), ())
+    assert (rank.phase, rank.kind, rank.ranks, rank.policy) == (
+        "complete",
+        Kind.GRADIENT_BEFORE_REDUCTION,
+        sets,
+        "skip",
+    )
+    assert (merged.kind, merged.ranks, merged.policy) == (Kind.GRADIENT_BEFORE_REDUCTION, sets, SKIP)
+    assert said == []
+    (message,) = log.messages
+    assert message.startswith("non-finite gradient or loss. ")
+    assert message.endswith(f"{SKIP.words} See: nanguard report {folder}")
+
+
+def test_a_second_incident_of_a_step_has_a_directory_of_its_own(watch: Watch, tmp_path: Path) -> None:
+    setting, watched = setting_in(tmp_path, []), watch()
+    handle(watched, setting)
+    watched.subject.is_open = True
+    handle(watched, setting)
+    names = sorted(path.name for path in (tmp_path / "runs/run-1/incidents").iterdir())
+    assert names == ["step_00000001", "step_00000001.1"]
+
+
+def test_without_a_place_to_write_the_incident_runs_its_course(watch: Watch, tmp_path: Path, log: Log) -> None:
+    said: list[str] = []
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    setting = setting_in(blocked, said)
+    assert handle(watch(), setting) == SKIP
+    assert setting.shield.fault is None
+    assert len(said) == 1
+    (message,) = log.messages
+    assert message.startswith("non-finite gradient or loss. ")
+    assert message.endswith(SKIP.words)
+
+
+def test_evidence_that_cannot_be_collected_is_a_fault_of_this_rank_and_the_exchange_goes_on(
+    watch: Watch, tmp_path: Path
+) -> None:
+    watched, setting = watch(), setting_in(tmp_path, [])
+    del watched.subject.names
+    assert handle(watched, setting) == SKIP
+    assert setting.shield.fault == ("incident, signal: AttributeError: 'Subject' object has no attribute 'names'")
+
+
+def test_a_policy_that_fails_ends_the_rank_and_tells_the_others(watch: Watch, tmp_path: Path) -> None:
+    codes: list[int] = []
+    setting = setting_in(tmp_path, [], codes.append)
+    subject = watch().run(before=plant)
+
+    def policy(outcome: object) -> PolicyOutcome:
+        raise RuntimeError("no policy")
+
+    with pytest.raises(RuntimeError):
+        course.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), subject.optimizer), setting, policy)
+    assert codes == [65]
+    assert own_client("incident").get("failed") == b"rank 0, stage exchange: no policy"

@@ -1,0 +1,187 @@
+"""What a rank can say of its own gradients after an alarm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from megatron_nanguard.incident.evidence import Evidence, _judge, by_layer, collect
+from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Pattern
+from megatron_nanguard.sentinel.flags import FP32_MAX
+from megatron_nanguard.settings import Settings
+from tests.unit.factories import bad_parameter
+from tests.unit.incident.conftest import Watched
+from tests.unit.one_rank import ONES, Trainer
+
+NAN, INF = math.nan, math.inf
+Watch = Callable[..., Watched]
+
+
+def put(value: float, *, index: tuple[int, int] = (1, 0), weight: str = "first") -> Callable[[Trainer], None]:
+    """Set one element of a gradient."""
+
+    def change(made: Trainer) -> None:
+        getattr(made.net, weight).weight.main_grad[index] = value
+
+    return change
+
+
+def patterns(evidence: Evidence) -> tuple[dict[str, Pattern], dict[str, Pattern]]:
+    """Pattern by name, before and after the reduction."""
+    return (
+        {one.name: one.pattern for one in evidence.local.parameters},
+        {one.name: one.pattern for one in evidence.reduced.parameters},
+    )
+
+
+def verdict(evidence: Evidence) -> str:
+    """The flags that are on, in order."""
+    names = ("suspicious_before", "suspicious_after", "bad_before", "bad_after", "bad_loss")
+    return " ".join(name for name in names if getattr(evidence, name))
+
+
+# ---------------------------------------------------------------------- real buffers
+
+
+def test_a_healthy_step_has_norms_and_nothing_bad(watch: Watch) -> None:
+    seen = collect(watch().run(inputs=[ONES]), FP32_MAX)
+    assert verdict(seen) == ""
+    assert seen.local.norm == pytest.approx(math.sqrt(180.0))
+    assert seen.reduced.norm == pytest.approx(math.sqrt(180.0))
+    assert (seen.local.parameters, seen.reduced.parameters, seen.local.by_layer) == ((), (), {})
+    assert seen.microbatches == (Microbatch(0, 57.0, None),)
+
+
+@pytest.mark.parametrize(("value", "pattern"), [(NAN, "nan"), (INF, "inf"), (-INF, "inf")])
+def test_a_bad_element_is_named_counted_and_placed(watch: Watch, value: float, pattern: Pattern) -> None:
+    seen = collect(watch().run(before=put(value)), FP32_MAX)
+    assert verdict(seen) == "suspicious_before suspicious_after bad_before bad_after"
+    assert patterns(seen) == ({"first.weight": pattern}, {"first.weight": pattern})
+    (bad,) = seen.local.parameters
+    counts = (int(math.isnan(value)), int(math.isinf(value)))
+    assert (bad.shape, bad.nan_count, bad.inf_count, bad.counted_elements) == ((2, 2), *counts, 4)
+    assert bad.first_index == (1, 0)
+    assert seen.local.by_layer == {"first": 1}
+
+
+def test_what_goes_bad_after_a_finite_look_is_not_held_against_the_rank(watch: Watch) -> None:
+    seen = collect(watch().run(after=put(NAN)), FP32_MAX)
+    assert verdict(seen) == "suspicious_after bad_after"
+    assert patterns(seen) == ({}, {"first.weight": "nan"})
+
+
+def test_the_same_with_one_norm_per_bucket(watch: Watch) -> None:
+    seen = collect(watch(Settings(on=True, norms="bucket")).run(after=put(NAN)), FP32_MAX)
+    assert verdict(seen) == "suspicious_after bad_after"
+    assert patterns(seen) == ({}, {"first.weight": "nan"})
+
+
+def test_a_bucket_norm_names_what_can_still_be_counted(watch: Watch) -> None:
+    seen = collect(watch(Settings(on=True, norms="bucket")).run(before=put(NAN)), FP32_MAX)
+    assert verdict(seen) == "suspicious_before suspicious_after bad_before bad_after"
+    assert patterns(seen)[0] == {"first.weight": "nan"}
+    assert math.isnan(seen.local.norm or 0.0)
+
+
+@pytest.mark.parametrize("norms", ["param", "bucket"])
+def test_a_nan_of_which_nothing_is_left_is_still_held_against_the_rank(watch: Watch, norms: str) -> None:
+    def overwrite(made: Trainer) -> None:
+        made.net.first.weight.main_grad.fill_(1.0)
+
+    subject = watch(Settings(on=True, norms=norms)).run(before=put(NAN), after=overwrite)
+    subject.before.forced_all_reduce = True
+    seen = collect(subject, FP32_MAX)
+    assert verdict(seen) == "suspicious_before bad_before"
+    assert [one.nan_count for one in seen.local.parameters] == ([None] if norms == "param" else [])
+
+
+def test_finite_elements_whose_squares_overflow_are_named_finite(watch: Watch) -> None:
+    seen = collect(watch().run(before=put(1e30)), FP32_MAX)
+    assert verdict(seen) == "suspicious_before suspicious_after"
+    assert patterns(seen) == ({"first.weight": "finite"}, {"first.weight": "finite"})
+    (one,) = seen.local.parameters
+    assert (one.norm, one.nan_count, one.inf_count) == (INF, 0, 0)
+
+
+def test_the_limit_of_a_suspicion_falls_with_the_number_of_ranks(watch: Watch) -> None:
+    subject = watch().run(before=put(1e19))
+    assert verdict(collect(subject, FP32_MAX)) == ""
+    assert verdict(collect(subject, FP32_MAX / 8)) == "suspicious_before suspicious_after"
+
+
+def test_a_bad_loss_is_told_with_its_microbatch(watch: Watch) -> None:
+    def loss(output: torch.Tensor) -> Any:
+        # Inf for the second micro-batch, with gradients as ever.
+        return output.sum() + (INF if float(output.detach()) > 100 else 0.0), {}
+
+    seen = collect(watch().run(inputs=[ONES, 2 * ONES], loss=loss), FP32_MAX)
+    assert verdict(seen) == "bad_loss"
+    assert seen.microbatches == (Microbatch(0, 57.0, None), Microbatch(1, INF, None))
+
+
+def test_parameters_are_told_in_the_order_of_the_model(watch: Watch) -> None:
+    def change(made: Trainer) -> None:
+        put(NAN, weight="second", index=(0, 0))(made)
+        put(INF)(made)
+
+    seen = collect(watch().run(before=change), FP32_MAX)
+    assert list(patterns(seen)[0].items()) == [("first.weight", "inf"), ("second.weight", "nan")]
+
+
+# ---------------------------------------------------------------------- the judge
+
+
+def uncounted(**changes: Any) -> BadParameter:
+    return bad_parameter("w", **{"nan_count": None, "inf_count": None, "counted_elements": None, **changes})
+
+
+@pytest.mark.parametrize(
+    ("counted", "norm", "is_bad_after", "pattern"),
+    [
+        # A NaN norm has a NaN element somewhere, whatever is left to count.
+        (uncounted(pattern="finite"), NAN, False, "nan"),
+        (bad_parameter("w", nan_count=2, inf_count=0), NAN, True, "nan"),
+        (bad_parameter("w", pattern="inf", nan_count=0, inf_count=1), NAN, True, "nan+inf"),
+        (bad_parameter("w", pattern="nan+inf", nan_count=1, inf_count=1), NAN, True, "nan+inf"),
+        # An Inf norm with something counted is what was counted.
+        (bad_parameter("w", pattern="inf", nan_count=0, inf_count=1), INF, True, "inf"),
+        # With nothing counted the reduced values decide: a sum keeps an Inf.
+        (uncounted(pattern="finite"), INF, True, "inf"),
+        (uncounted(pattern="finite"), INF, False, "finite"),
+        (bad_parameter("w", pattern="finite", nan_count=0, inf_count=0), INF, False, "finite"),
+    ],
+)
+def test_norm_and_counts_make_the_pattern(
+    counted: BadParameter, norm: float, is_bad_after: bool, pattern: Pattern
+) -> None:
+    judged = _judge(counted, norm, is_bad_after)
+    assert judged.pattern == pattern
+    assert judged.norm is not None
+    assert math.isnan(judged.norm) if math.isnan(norm) else judged.norm == norm
+    assert replace(judged, pattern="nan", norm=0.0) == replace(counted, pattern="nan", norm=0.0)
+
+
+# ---------------------------------------------------------------------- layers
+
+
+def test_parameters_are_counted_by_layer_or_first_name() -> None:
+    names = [
+        "embedding.word_embeddings.weight",
+        "decoder.layers.0.mlp.linear_fc1.weight",
+        "decoder.layers.0.mlp.linear_fc2.weight",
+        "decoder.layers.11.self_attention.linear_qkv.weight",
+        "mtp.layers.0.transformer_layer.mlp.linear_fc1.weight",
+        "output_layer.weight",
+    ]
+    assert list(by_layer([bad_parameter(name) for name in names]).items()) == [
+        ("embedding", 1),
+        ("decoder.layers.0", 2),
+        ("decoder.layers.11", 1),
+        ("mtp.layers.0", 1),
+        ("output_layer", 1),
+    ]

@@ -1,0 +1,93 @@
+"""What all ranks of layout A, TP2 PP2 DP2, conclude from the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatron_nanguard.incident.outcome import Outcome, conclude
+from megatron_nanguard.incident.report import RankReport
+from megatron_nanguard.records.postmortem import Kind, RankSets
+from tests.unit.factories import PLACES, SIZES
+
+ALL = set(PLACES)
+NOTHING = dict.fromkeys(
+    ("bad_before", "bad_after", "bad_loss", "suspicious_before", "suspicious_after", "dead_step", "own_fault"), 0
+)
+
+
+def concluded(**ranks_by_flag: set[int]) -> Outcome:
+    """The outcome when these ranks raise these flags."""
+    return conclude([report(rank, ranks_by_flag) for rank in PLACES], SIZES)
+
+
+def report(rank: int, ranks_by_flag: dict[str, set[int]]) -> RankReport:
+    tp, dp, pp = PLACES[rank]
+    flags: dict[str, Any] = {**NOTHING, **{flag: int(rank in ranks) for flag, ranks in ranks_by_flag.items()}}
+    return RankReport(
+        rank=rank, tp=tp, cp=0, ep=0, dp=dp, pp=pp, expert_tp=tp, expert_dp=dp, num_bad_parameters=0, **flags
+    )
+
+
+def words(outcome: Outcome) -> tuple[list[str], list[str]]:
+    return [group.words for group in outcome.groups], [group.words for group in outcome.infected_groups]
+
+
+def test_a_replica_that_is_bad_before_infects_the_other() -> None:
+    outcome = concluded(bad_before={0, 1, 4, 5}, bad_after=ALL, suspicious_before={0, 1, 4, 5}, suspicious_after=ALL)
+    assert outcome.kind is Kind.GRADIENT_BEFORE_REDUCTION
+    assert outcome.ranks == RankSets((0, 1, 4, 5), (2, 3, 6, 7), ())
+    assert [group.ranks for group in outcome.groups] == [(0, 1, 4, 5)]
+    assert [group.indices for group in outcome.groups] == [{"dp": (0,)}]
+    assert [group.indices for group in outcome.infected_groups] == [{"dp": (1,)}]
+    assert outcome.notes == ()
+
+
+def test_a_tensor_parallel_index_leaves_the_rest_clean() -> None:
+    outcome = concluded(bad_before={1, 3, 5, 7}, bad_after={1, 3, 5, 7})
+    assert outcome.ranks == RankSets((1, 3, 5, 7), (), (0, 2, 4, 6))
+    assert words(outcome) == (["TP index 1 everywhere"], [])
+
+
+def test_what_is_bad_only_after_the_reduction_has_no_rank_before_it() -> None:
+    outcome = concluded(bad_after={6}, suspicious_after={6})
+    assert outcome.kind is Kind.GRADIENT_AFTER_REDUCTION
+    assert outcome.ranks == RankSets((), (6,), (0, 1, 2, 3, 4, 5, 7))
+    assert outcome.groups == ()
+    assert [group.ranks for group in outcome.infected_groups] == [(6,)]
+
+
+def test_a_bad_loss_alone_is_a_loss_of_the_ranks_that_computed_it() -> None:
+    outcome = concluded(bad_loss={4, 5})
+    assert outcome.kind is Kind.LOSS
+    assert outcome.ranks == RankSets((4, 5), (), (0, 1, 2, 3, 6, 7))
+
+
+def test_a_rank_with_a_bad_loss_counts_as_bad_before_beside_bad_gradients() -> None:
+    outcome = concluded(bad_loss={4, 5}, bad_before={0, 1}, bad_after=ALL)
+    assert outcome.kind is Kind.GRADIENT_BEFORE_REDUCTION
+    assert outcome.ranks == RankSets((0, 1, 4, 5), (2, 3, 6, 7), ())
+
+
+def test_suspicion_counts_where_no_element_is_bad_anywhere() -> None:
+    outcome = concluded(suspicious_before={2}, suspicious_after={0, 2})
+    assert outcome.kind is Kind.NORM_OVERFLOW
+    assert outcome.ranks == RankSets((2,), (0,), (1, 3, 4, 5, 6, 7))
+
+
+def test_suspicion_beside_a_bad_element_is_silent() -> None:
+    outcome = concluded(bad_after={3}, suspicious_before={0}, suspicious_after={0, 3})
+    assert outcome.kind is Kind.GRADIENT_AFTER_REDUCTION
+    assert outcome.ranks == RankSets((), (3,), (0, 1, 2, 4, 5, 6, 7))
+
+
+def test_a_dead_step_has_no_bad_rank() -> None:
+    outcome = concluded(dead_step=ALL)
+    assert outcome.kind is Kind.DEAD_STEP
+    assert outcome.ranks == RankSets((), (), tuple(range(8)))
+    assert words(outcome) == ([], [])
+
+
+def test_ranks_whose_own_guard_failed_are_named() -> None:
+    outcome = concluded(bad_before={0}, bad_after={0}, own_fault={3, 6})
+    assert outcome.notes == ("the guard itself failed on ranks [3, 6]; what they say is incomplete",)
+    assert outcome.ranks.clean == (1, 2, 3, 4, 5, 6, 7)

@@ -1,0 +1,96 @@
+"""A rank's post-mortem before it has heard of the others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from megatron_nanguard.incident import Alarm
+from megatron_nanguard.incident.evidence import NOTHING, collect
+from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
+from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem
+from megatron_nanguard.sentinel import Flag
+from megatron_nanguard.sentinel.flags import FP32_MAX
+from megatron_nanguard.settings import Settings
+from tests.unit.incident.conftest import Watched
+from tests.unit.one_rank import Trainer
+
+Watch = Callable[..., Watched]
+BUCKET_NOTE = "one norm per bucket was taken (--nanguard-norms bucket): parameters are named only where counted"
+
+
+def alarm(optimizer: Any, *flags: Flag) -> Alarm:
+    return Alarm(tuple(int(flag in flags) for flag in Flag), optimizer)
+
+
+def plant(made: Trainer) -> None:
+    made.net.first.weight.main_grad[0, 1] = math.nan
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        ({}, Kind.DEAD_STEP),
+        ({"suspicious_before": True}, Kind.NORM_OVERFLOW),
+        ({"suspicious_after": True}, Kind.NORM_OVERFLOW),
+        ({"bad_loss": True, "suspicious_after": True}, Kind.LOSS),
+        ({"bad_after": True, "bad_loss": True}, Kind.GRADIENT_AFTER_REDUCTION),
+        ({"bad_before": True, "bad_after": True, "bad_loss": True}, Kind.GRADIENT_BEFORE_REDUCTION),
+    ],
+)
+def test_the_kind_as_far_as_one_rank_can_tell(seen: dict[str, bool], kind: Kind) -> None:
+    assert kind_alone(replace(NOTHING, **seen)) is kind
+
+
+def test_the_signal_says_what_this_rank_knows(watch: Watch) -> None:
+    watched = watch(clip_grad=1.0)
+    subject = watched.run(before=plant)
+    seen = collect(subject, FP32_MAX)
+    written = write_down(subject, alarm(subject.optimizer, Flag.LOCAL), seen, "run-1", "abort", None)
+    assert (written.run_id, written.step, written.phase, written.policy) == ("run-1", 1, "signal", "abort")
+    assert written.kind is Kind.GRADIENT_BEFORE_REDUCTION
+    assert (written.coordinates.rank, written.sizes.world, written.pid) == (0, 1, os.getpid())
+    assert written.local is seen.local
+    assert written.reduced is seen.reduced
+    assert written.flags == Flags(local=True, reduced=True, loss=False, own_fault=False, dead_step=False)
+    assert (written.ranks, written.groups, written.infected_groups) == (None, (), ())
+    assert (written.grad_norm, written.clip_coefficient, written.loss_scale) == (None, None, None)
+    assert subject.rng is not None
+    assert written.rng == subject.rng.digests()
+    assert written.versions["torch"] == importlib.metadata.version("torch")
+    assert written.notes == ()
+    back = from_json(Postmortem, to_json(written))
+    assert back.local.by_layer == {"first": 1}
+
+
+def test_a_dead_step_tells_the_norm_of_the_step_before(watch: Watch) -> None:
+    subject = watch(clip_grad=2.0).run()
+    subject.norms = [3.0, torch.tensor([math.inf])]
+    written = write_down(subject, alarm(subject.optimizer, Flag.DEAD_STEP), NOTHING, "run-1", "abort", None)
+    assert (written.grad_norm, written.clip_coefficient) == (math.inf, 0.0)
+    assert written.flags.dead_step
+    assert written.notes == ("the step before this one was applied although its gradient norm was not finite",)
+
+
+def test_a_fault_of_the_guard_and_a_bucket_norm_are_noted(watch: Watch) -> None:
+    subject = watch(Settings(on=True, norms="bucket")).run()
+    subject.close()
+    written = write_down(subject, alarm(subject.optimizer), NOTHING, "run-1", "skip", "names: KeyError: 3")
+    assert written.notes == ("a fault of the guard's own on this rank: names: KeyError: 3", BUCKET_NOTE)
+    assert written.flags.own_fault
+    assert written.rng == NO_RNG
+
+
+def test_the_loss_scale_stands_in_it(watch: Watch) -> None:
+    watched = watch(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam")
+    subject = watched.run()
+    written = write_down(subject, alarm(subject.optimizer), NOTHING, "run-1", "abort", None)
+    assert written.loss_scale == 8.0

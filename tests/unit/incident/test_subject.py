@@ -1,0 +1,86 @@
+"""One optimizer from the call of the schedule to the decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.incident.conftest import Watched
+from tests.unit.one_rank import ONES
+
+Watch = Callable[..., Watched]
+
+
+def test_without_a_training_log_steps_are_counted_from_1(watch: Watch) -> None:
+    watched = watch()
+    steps = []
+    for _ in range(3):
+        steps.append(watched.run().step)
+        watched.subject.close()
+    assert steps == [1, 2, 3]
+
+
+def test_a_pass_that_the_host_repeats_is_the_same_step_seen_afresh(watch: Watch) -> None:
+    watched = watch()
+    watched.run(before=lambda made: made.net.first.weight.main_grad.fill_(math.nan), inputs=[ONES, ONES])
+    subject = watched.run()
+    assert subject.step == 1
+    assert len(subject.losses.losses) == 1
+    assert all(math.isfinite(norm) for bucket in subject.before.taken() for norm in bucket.norms.tolist())
+
+
+def test_only_bucket_groups_of_its_own_in_an_open_step_are_its_own(watch: Watch) -> None:
+    watched, other = watch(), watch()
+    (group,) = watched.trainer.ddp.bucket_groups
+    assert not watched.subject.holds(group)
+    watched.run()
+    assert watched.subject.holds(group)
+    assert not watched.subject.holds(other.trainer.ddp.bucket_groups[0])
+    watched.subject.close()
+    assert not watched.subject.holds(group)
+
+
+def test_it_owns_its_chunks_by_identity(watch: Watch) -> None:
+    watched, other = watch(), watch()
+    assert watched.subject.owns(watched.trainer.ddp)
+    assert not watched.subject.owns(other.trainer.ddp)
+
+
+def test_close_forgets_what_would_be_judged_again(watch: Watch) -> None:
+    subject = watch().run()
+    subject.norms.append(math.nan)
+    subject.close()
+    assert (subject.is_open, subject.rng, subject.norms) == (False, None, [])
+
+
+def test_suspicions_are_those_of_the_step(watch: Watch) -> None:
+    watched = watch(fp16=True, initial_loss_scale=1.0, min_loss_scale=1.0, optimizer="adam")
+    subject = watched.run()
+    subject.norms.append(2.0)
+    seen = subject.suspicions(watched.trainer.optimizer)
+    assert [len(norms) for norms in seen.before] == [2]
+    assert seen.after is not None
+    assert (seen.dynamic_scale, list(seen.last_norms)) == (True, [2.0])
+    assert seen.minimal_scale is not None
+    assert bool(seen.minimal_scale)
+    assert seen.loss is not None
+    assert not bool(seen.loss)
+
+
+@pytest.mark.parametrize(
+    ("clip_grad", "norm", "coefficient"),
+    [(0.0, 5.0, None), (1.0, None, None), (1.0, 4.0, 0.25), (1.0, 0.5, 1.0), (1.0, math.inf, 0.0)],
+)
+def test_the_clip_coefficient_is_megatrons(
+    watch: Watch, clip_grad: float, norm: float | None, coefficient: float | None
+) -> None:
+    found = watch(clip_grad=clip_grad).subject.clip_coefficient(norm)
+    assert found == (None if coefficient is None else pytest.approx(coefficient, abs=1e-6))
+
+
+def test_a_nan_norm_makes_a_nan_coefficient(watch: Watch) -> None:
+    found = watch(clip_grad=1.0).subject.clip_coefficient(math.nan)
+    assert found is not None
+    assert math.isnan(found)

@@ -1,0 +1,72 @@
+"""How every target stands, in words."""
+
+from __future__ import annotations
+
+from megatron_nanguard.patching import PatchPoint, Target
+from megatron_nanguard.patching.survey import survey
+from megatron_nanguard.records.finding import Finding
+from tests.unit.patching.conftest import Host
+from tests.unit.patching.points import RELEASE, Seen, point
+
+
+def words(*points: PatchPoint) -> dict[str, tuple[bool, str]]:
+    """Whether each target works, and its words, by the name of the function."""
+    seen = Seen(*points)
+    seen.engine.install()
+    found = survey(seen.engine, (), lambda: RELEASE)
+    return {one.target.rpartition(":")[2]: (one.works, one.words) for one in found}
+
+
+def test_targets_are_imported_and_told_in_the_order_of_the_table(host: Host) -> None:
+    norm = Target(f"{host.package}.norms:norm", parameters=("values",))
+    train = Target(f"{host.package}.training:train", parameters=("values",))
+    seen = Seen(point(train, name="train", group="step"), point(norm))
+    seen.engine.install()
+    assert survey(seen.engine, ("step",), lambda: RELEASE) == [
+        Finding("train", train.path, essential=True, works=True, words="active"),
+        Finding("norm", norm.path, essential=False, works=True, words="active"),
+    ]
+
+
+def test_what_this_release_no_longer_calls_is_active_all_the_same(host: Host) -> None:
+    path = f"{host.package}.norms:norm"
+    assert words(point(Target(path, called_until="0.11"))) == {"norm": (True, "active, not called by this release")}
+    assert words(point(Target(path, called_until="0.12"))) == {"norm": (True, "active")}
+
+
+def test_what_this_release_is_not_meant_to_have_is_not_needed(host: Host) -> None:
+    later = Target(f"{host.package}.norms:later", since="0.13")
+    elsewhere = Target(f"{host.package}.mimo:Mimo.step", since="0.17")
+    not_needed = "not in this release ({} to 0.19), not needed"
+    assert words(point(later, elsewhere)) == {
+        "later": (True, not_needed.format("0.13")),
+        "Mimo.step": (True, not_needed.format("0.17")),
+    }
+
+
+def test_a_missing_target_tells_why_and_what_is_lost_for_its_whole_group(host: Host) -> None:
+    gone = Target(f"{host.package}.norms:gone")
+    reason = f"not applied: {gone.path} is not in this Megatron; without it: the sight of it"
+    assert words(point(gone, Target(f"{host.package}.norms:norm"))) == {
+        "gone": (False, reason),
+        "norm": (False, reason),
+    }
+
+
+def test_a_replaced_target_is_told(host: Host) -> None:
+    seen = Seen(point(Target(f"{host.package}.norms:norm")))
+    seen.engine.install()
+    host.load("norms").norm = len  # type: ignore[attr-defined]
+    (found,) = survey(seen.engine, (), lambda: RELEASE)
+    assert (found.works, found.words) == (False, "replaced by somebody after us; lost: the sight of it")
+
+
+def test_a_module_that_cannot_be_imported_is_told_with_the_error(host: Host) -> None:
+    host.write("broken", "import no_such_package_of_anybody")
+    assert words(point(Target(f"{host.package}.broken:f"))) == {
+        "f": (
+            False,
+            "its module cannot be imported (ModuleNotFoundError: No module named 'no_such_package_of_anybody'); "
+            "lost: the sight of it",
+        )
+    }

@@ -1,0 +1,527 @@
+"""The guard on one rank of real Megatron: options, handshake, steps, incidents, off again."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from megatron_nanguard import guard as guard_module
+from megatron_nanguard.guard import Guard
+from megatron_nanguard.hooks import Hooks
+from megatron_nanguard.patch_points import POINTS
+from megatron_nanguard.patching import Engine, PointState, Target
+from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.records.postmortem import Kind
+from megatron_nanguard.session import meeting
+from megatron_nanguard.settings import Settings
+from tests.unit.conftest import Log
+from tests.unit.one_rank import ONES, Trainer, trainer
+
+WEIGHTS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+numbers = itertools.count()
+
+
+class Guarded:
+    """A process in which the guard is installed and the parallel groups are made."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.hooks = Hooks()
+        self.guard: Guard = self.hooks.guard
+        self.guard.settings = settings
+        self.hooks.install()
+
+    def meet(self) -> None:
+        """The parallel groups of this rank's world exist; making them anew for every test would take long."""
+        self.guard.groups_exist(0, None)
+
+    def counts(self) -> tuple[int, int, int]:
+        counts = self.guard.counts
+        return counts["steps_guarded"], counts["alarms"], counts["incidents"]
+
+
+@pytest.fixture
+def install(megatron: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Guarded]]:
+    """``install(...)``: settings that differ from a run with policy skip; ``meet=False`` stops before the handshake."""
+    import megatron.training.training  # noqa: F401  a trainer that tolerates skips
+
+    # A corner of the store for each test, on one connection.
+    store, corner = dist.distributed_c10d._get_default_store(), f"test {next(numbers)}"
+    monkeypatch.setattr(meeting, "own_client", lambda prefix: PrefixStore(f"{corner}/{prefix}", store))
+    made: list[Guarded] = []
+
+    def install(*, meet: bool = True, **changes: Any) -> Guarded:
+        base = Settings(on=True, dir=str(tmp_path), on_nonfinite="skip", deadline=20.0)
+        found = Guarded(replace(base, **changes))
+        made.append(found)
+        if meet:
+            found.meet()
+        return found
+
+    yield install
+    for one in made:
+        one.hooks.remove()
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Exit codes with which the process would have been left."""
+    codes: list[int] = []
+
+    def leave() -> None:
+        codes.append(65)
+        raise SystemExit(65)
+
+    monkeypatch.setattr(guard_module.abort, "leave", leave)
+    monkeypatch.setattr(guard_module, "leave_now", codes.append)
+    return codes
+
+
+def step(made: Trainer, *inputs: torch.Tensor) -> bool:
+    """One training step; whether it was applied."""
+    made.forward_backward(inputs or (ONES,))
+    applied, _ = made.step()
+    return applied
+
+
+def nan_in(made: Trainer) -> torch.Tensor:
+    """A micro-batch that makes everything NaN."""
+    return ONES * math.nan
+
+
+# ---------------------------------------------------------------------- options
+
+
+def parsed(*arguments: str, **environ: str) -> Guard:
+    """A guard after a command line was parsed."""
+    engine = Engine((), {}, lambda: None)
+    found = Guard(engine)
+    parser = argparse.ArgumentParser(prog="pretrain_gpt.py")
+    found.add_options(parser)
+    try:
+        parser.parse_args(arguments)
+    finally:
+        found.remove()
+    return found
+
+
+def test_options_are_read_when_megatron_parses_them() -> None:
+    found = parsed("--nanguard", "--nanguard-on-nonfinite", "skip", "--nanguard-max-skips", "2/9")
+    assert found.settings == Settings(on=True, on_nonfinite="skip", max_skips=(2, 9))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--nanguard-norms", "all"], "error: --nanguard-norms: 'all' is not one of param, bucket"),
+        (["--nanguard-drill", "nan@step=1"], "error: --nanguard-drill needs --nanguard"),
+        (["--nanguard", "--nanguard-drill", "nan@step=0"], "error: --nanguard-drill: steps count from 1"),
+        (
+            ["--nanguard", "--nanguard-drill", "nan@step=1,rank=9,phase=forward,module=first"],
+            "error: --nanguard-drill: drill 'nan@step=1,rank=9,phase=forward,module=first': rank 9 does not exist",
+        ),
+    ],
+)
+def test_a_mistake_is_an_error_of_the_command_line_that_names_the_flag(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parsed(*arguments)
+    assert caught.value.code == 2
+    assert f"pretrain_gpt.py: {complaint}" in capsys.readouterr().err
+
+
+def test_a_bad_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("NANGUARD_DEADLINE", "soon")
+    with pytest.raises(SystemExit):
+        parsed("--nanguard")
+    assert "error: NANGUARD_DEADLINE: 'soon' is not" in capsys.readouterr().err
+
+
+def test_a_trainer_without_a_command_line_is_set_by_the_environment(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = install(meet=False)
+    found.guard.settings = None
+    monkeypatch.setenv("NANGUARD", "1")
+    monkeypatch.setenv("NANGUARD_DIR", str(tmp_path / "elsewhere"))
+    found.meet()
+    assert found.guard.active
+    assert found.guard.settings == Settings(on=True, dir=str(tmp_path / "elsewhere"))
+
+
+def test_a_bad_variable_ends_a_trainer_without_a_command_line(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = install(meet=False)
+    found.guard.settings = None
+    monkeypatch.setenv("NANGUARD_NORMS", "all")
+    with pytest.raises(SystemExit) as caught:
+        found.meet()
+    assert caught.value.code == "nanguard: NANGUARD_NORMS: 'all' is not one of param, bucket"
+
+
+# ---------------------------------------------------------------------- start
+
+
+def test_without_the_flag_nothing_is_guarded(install: Callable[..., Guarded], tmp_path: Path) -> None:
+    found = install(on=False)
+    made = trainer(ddp={"check_for_nan_in_grad": False})
+    assert step(made, nan_in(made))
+    assert found.counts() == (0, 0, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_megatrons_own_check_stands_aside_while_the_guard_is_on(install: Callable[..., Guarded]) -> None:
+    found = install()
+    made = trainer()
+    assert made.ddp.ddp_config.check_for_nan_in_grad is False
+    found.hooks.remove()
+    assert made.ddp.ddp_config.check_for_nan_in_grad is True
+
+
+def test_a_healthy_run_is_guarded_in_silence(install: Callable[..., Guarded], tmp_path: Path) -> None:
+    found, made = install(), trainer()
+    assert [step(made) for _ in range(3)] == [True, True, True]
+    assert found.counts() == (3, 0, 0)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert sorted(path.name for path in run.iterdir()) == ["fingerprint.json", "param_map_tp0pp0dp0.json"]
+
+
+def test_guarded_and_unguarded_runs_end_in_the_same_weights(install: Callable[..., Guarded]) -> None:
+    unguarded = trainer()
+    for _ in range(3):
+        step(unguarded)
+    install()
+    guarded = trainer()
+    for _ in range(3):
+        step(guarded)
+    assert guarded.weights() == unguarded.weights() != WEIGHTS
+
+
+def test_the_handshake_begins_when_the_parallel_groups_are_made(install: Callable[..., Guarded]) -> None:
+    from megatron.core import parallel_state
+
+    found = install(meet=False)
+    parallel_state.destroy_model_parallel()
+    assert not found.guard.active
+    parallel_state.initialize_model_parallel()
+    assert found.guard.active
+
+
+def test_without_parallel_groups_of_megatrons_the_first_chunk_begins_it(install: Callable[..., Guarded]) -> None:
+    found = install(meet=False)
+    trainer()
+    assert found.guard.active
+
+
+def missing_step() -> tuple[Any, ...]:
+    """The table, with a schedule that this Megatron does not have."""
+    gone = Target("megatron.core.pipeline_parallel.schedules:forward_backward_gone", parameters=("model",))
+    return tuple(replace(p, targets=(*p.targets, gone)) if p.group == "step" else p for p in POINTS)
+
+
+def test_without_a_decision_point_the_run_is_unguarded_and_says_so_once(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    import megatron.core.pipeline_parallel.schedules  # noqa: F401
+
+    found = install(meet=False)
+    found.hooks.engine.remove()
+    found.hooks.engine.points = missing_step()
+    found.hooks.engine.install()
+    found.meet()
+    assert not found.guard.active
+    assert log.messages == [
+        "all ranks run unguarded: megatron.core.pipeline_parallel.schedules:forward_backward_gone is not in this "
+        "Megatron; without it: steps and losses of micro-batches: the run is unguarded"
+    ]
+    made = trainer(ddp={"check_for_nan_in_grad": False})
+    assert step(made, nan_in(made))
+
+
+def test_strict_leaves_where_the_run_would_be_unguarded(install: Callable[..., Guarded]) -> None:
+    import megatron.core.pipeline_parallel.schedules  # noqa: F401
+
+    found = install(meet=False, strict=True)
+    found.hooks.engine.remove()
+    found.hooks.engine.points = missing_step()
+    found.hooks.engine.install()
+    with pytest.raises(SystemExit, match="--nanguard-strict: all ranks run unguarded: megatron"):
+        found.meet()
+
+
+def test_a_megatron_of_the_future_is_named_once_and_guarded(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    import megatron.core.package_info
+
+    found = install(meet=False)
+    monkeypatch.setattr(megatron.core.package_info, "__version__", "0.21.0")
+    found.meet()
+    assert found.guard.active
+    assert [text for text in log.messages if "0.21.0" in text] == [
+        "Megatron core 0.21.0 is outside of 0.8 to 0.19, which this version knows; functions that look as expected are "
+        "wrapped, nanguard doctor lists them"
+    ]
+
+
+# ---------------------------------------------------------------------- steps
+
+
+def test_a_bad_step_is_skipped_written_down_and_training_goes_on(
+    install: Callable[..., Guarded], tmp_path: Path
+) -> None:
+    found, made = install(), trainer()
+    assert [step(made), step(made, ONES, nan_in(made)), step(made)] == [True, False, True]
+    assert found.counts() == (3, 1, 1)
+    assert all(map(math.isfinite, made.weights()))
+    incident = load_incident(tmp_path).incident
+    assert (incident.step, incident.kind, incident.policy.action) == (2, Kind.GRADIENT_BEFORE_REDUCTION, "skip")
+    assert incident.ranks.bad_before == (0,)
+    unguarded = trainer(ddp={"check_for_nan_in_grad": False})
+    for _ in range(2):
+        step(unguarded)
+    assert made.weights() == unguarded.weights()
+
+
+def test_abort_leaves_before_any_weight_has_moved(
+    install: Callable[..., Guarded], left: list[int], tmp_path: Path
+) -> None:
+    install(on_nonfinite="abort")
+    made = trainer()
+    with pytest.raises(SystemExit):
+        step(made, nan_in(made))
+    assert left == [65]
+    assert made.weights() == WEIGHTS
+    (run,) = (tmp_path / "runs").iterdir()
+    status = json.loads((run / "status/rank00000.json").read_bytes())
+    assert (status["steps_guarded"], status["alarms"], status["incidents"]) == (1, 1, 1)
+
+
+def test_continue_applies_the_step(install: Callable[..., Guarded], left: list[int]) -> None:
+    found, made = install(on_nonfinite="continue"), trainer()
+    assert step(made, nan_in(made))
+    assert all(map(math.isnan, made.weights()))
+    assert found.counts() == (1, 1, 1)
+    assert left == []
+
+
+def test_a_skip_beyond_the_budget_is_an_abort(install: Callable[..., Guarded], left: list[int]) -> None:
+    install(max_skips=(1, 10))
+    made = trainer()
+    assert not step(made, nan_in(made))
+    with pytest.raises(SystemExit):
+        step(made, nan_in(made))
+    assert left == [65]
+
+
+def test_a_trainer_that_takes_a_skip_for_fatal_gets_an_abort_instead(
+    install: Callable[..., Guarded], left: list[int], monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    monkeypatch.setattr(guard_module.host, "trainer_tolerates_skips", lambda: False)
+    install()
+    assert "this trainer takes a skipped step for a fatal error: policy abort instead of skip" in log.messages
+    made = trainer()
+    with pytest.raises(SystemExit):
+        step(made, nan_in(made))
+    assert left == [65]
+
+
+def test_evaluation_is_no_step(install: Callable[..., Guarded]) -> None:
+    found, made = install(), trainer()
+    made.forward_backward([nan_in(made)], forward_only=True)
+    assert found.counts() == (0, 0, 0)
+    assert step(made)
+    assert found.counts() == (1, 0, 0)
+
+
+def test_an_evaluation_between_pass_and_step_changes_nothing(install: Callable[..., Guarded]) -> None:
+    found, made = install(), trainer()
+    made.forward_backward([nan_in(made)])
+    made.ddp.eval()
+    import megatron.core.pipeline_parallel.schedules as schedules
+
+    schedules.forward_backward_no_pipelining(
+        forward_step_func=lambda data, model: (model(next(data)), lambda output: (output.sum(), {})),
+        data_iterator=iter([ONES]),
+        model=[made.ddp],
+        num_microbatches=1,
+        seq_length=2,
+        micro_batch_size=1,
+        forward_only=True,
+    )
+    assert made.step()[0] is False
+    assert found.counts() == (1, 1, 1)
+
+
+def test_the_same_gradients_are_judged_once(install: Callable[..., Guarded]) -> None:
+    found, made = install(), trainer()
+    made.forward_backward([nan_in(made)])
+    assert made.optimizer.prepare_grads() is True
+    assert made.optimizer.prepare_grads() is True
+    assert found.counts() == (1, 1, 1)
+
+
+def test_passes_that_are_never_seen_are_told_of_once(install: Callable[..., Guarded], log: Log) -> None:
+    install()
+    made = trainer()
+    for _ in range(20):
+        made.optimizer.prepare_grads()
+    assert [text for text in log.messages if "unguarded" in text] == [
+        "steps run unguarded: no call of the pipeline schedule is seen (a full-iteration CUDA graph?)"
+    ]
+
+
+def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(
+    install: Callable[..., Guarded], tmp_path: Path
+) -> None:
+    found, made = install(), trainer()
+    step(made)
+    found.guard.norm_known(made.optimizer, math.inf)
+    assert not step(made)
+    incident = load_incident(tmp_path).incident
+    assert (incident.step, incident.kind) == (2, Kind.DEAD_STEP)
+    assert step(made)
+
+
+def test_an_optimizer_built_past_the_factory_is_guarded_with_its_chunk(install: Callable[..., Guarded]) -> None:
+    found, made = install(), trainer()
+    found.guard._subjects.clear()
+    assert not step(made, nan_in(made))
+    assert found.counts() == (1, 1, 1)
+
+
+def test_fp16_overflow_is_a_counted_skip_and_the_nth_in_a_row_an_incident(install: Callable[..., Guarded]) -> None:
+    found = install(scaler_skips=2)
+    made = trainer(fp16=True, optimizer="adam", initial_loss_scale=8.0, min_loss_scale=0.001, hysteresis=1)
+    seen = []
+    for scale in (1.0, 1e6, 1e6, 1.0):
+        # 1e6 * 8 overflows fp16 in the backward pass; the loss, in fp32, stays finite.
+        made.forward_backward(loss=lambda output, scale=scale: (output.sum() * scale, {}))
+        applied, _ = made.step()
+        seen.append((applied, found.guard.counts["incidents"]))
+    assert seen == [(True, 0), (False, 0), (False, 1), (True, 1)]
+    assert found.guard.counts["alarms"] == 2
+    (leaf,) = made.optimizer.chained_optimizers
+    assert float(leaf.grad_scaler.scale) == 2.0
+
+
+# ---------------------------------------------------------------------- faults of our own
+
+
+def test_a_fault_of_ours_switches_the_guard_off_and_megatrons_check_on(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    found, made = install(), trainer()
+    assert step(made)
+    monkeypatch.setattr(guard_module, "flag_tensor", lambda *args: 1 / 0)
+    assert step(made)
+    assert not found.guard.active
+    assert made.ddp.ddp_config.check_for_nan_in_grad is True
+    assert log.messages[-2:] == [
+        "a fault of nanguard's own in flags; training goes on without it",
+        "a fault of nanguard's own on some rank: it is off on all ranks, Megatron's own NaN checks are back on",
+    ]
+    assert step(made)
+    assert found.counts()[0] == 2
+
+
+@pytest.mark.parametrize("where", ["learn", "open"])
+def test_a_fault_in_names_or_at_the_start_of_a_step_does_not_hurt_training(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("broken")
+
+    found = install()
+    monkeypatch.setattr(guard_module.Subject, where, broken)
+    made = trainer()
+    assert step(made)
+    assert not found.guard.active
+    assert made.weights() != WEIGHTS
+
+
+# ---------------------------------------------------------------------- drills
+
+
+def test_a_drill_goes_off_at_its_step_and_is_caught(install: Callable[..., Guarded], tmp_path: Path) -> None:
+    found = install(drill="inf@step=2,rank=0,phase=wgrad,param=second.weight")
+    made = trainer()
+    assert [step(made) for _ in range(3)] == [True, False, True]
+    incident = load_incident(tmp_path).incident
+    assert incident.step == 2
+    assert {parameter.name for parameter in incident.parameters} == {"second.weight"}
+    found.guard._at_exit()
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "drill/rank00000.json").read_bytes())["drills"][0]["steps"] == [2]
+
+
+def test_a_drill_in_the_reduced_buffer_is_not_held_against_the_rank(
+    install: Callable[..., Guarded], tmp_path: Path
+) -> None:
+    install(drill="nan@step=1,rank=0,phase=reduced,param=second.weight")
+    assert not step(trainer())
+    incident = load_incident(tmp_path).incident
+    assert incident.kind is Kind.GRADIENT_AFTER_REDUCTION
+    assert (incident.ranks.bad_before, incident.ranks.bad_after_only) == ((), (0,))
+
+
+def test_a_drill_that_never_fired_is_an_error_at_exit(
+    install: Callable[..., Guarded], left: list[int], log: Log
+) -> None:
+    found = install(drill="nan@step=9,rank=0,phase=wgrad,param=second.weight")
+    step(trainer())
+    found.guard._at_exit()
+    assert left == [66]
+    assert "never fired" in log.messages[-1]
+
+
+def test_a_drill_without_its_target_ends_the_run(install: Callable[..., Guarded], log: Log) -> None:
+    install(drill="nan@step=1,rank=0,phase=wgrad,param=second.wieght")
+    with pytest.raises(SystemExit) as caught:
+        trainer()
+    assert caught.value.code == 2
+    assert "near it: second.weight" in log.messages[-1]
+
+
+def test_after_a_fault_of_ours_no_drill_goes_off_that_nobody_would_catch(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(drill="nan@step=*,rank=0,phase=forward,module=first")
+    made = trainer(ddp={"check_for_nan_in_grad": False})
+    assert not step(made)
+    monkeypatch.setattr(guard_module, "flag_tensor", lambda *args: 1 / 0)
+    step(made)
+    made.forward_backward()
+    made.net.first.weight.data.fill_(1.0)
+    made.net.second.weight.data.fill_(1.0)
+    # The weights are whole again, and nothing is planted into what they compute.
+    assert made.net(ONES).tolist() == [[4.0]]
+
+
+# ---------------------------------------------------------------------- off
+
+
+def test_remove_leaves_no_trace(install: Callable[..., Guarded]) -> None:
+    found = install(drill="nan@step=5,rank=0,phase=forward,module=first")
+    made = trainer()
+    step(made)
+    assert made.net.first._forward_hooks or made.net.first._forward_pre_hooks
+    assert found.hooks.remove() == []
+    states = {target.path: found.hooks.engine.state(target) for point in POINTS for target in point.targets}
+    assert set(states.values()) <= {PointState.ABSENT, PointState.WAITING}
+    assert not made.net.first._forward_hooks
+    assert not made.net.first._forward_pre_hooks
+    assert step(made)
+    assert found.counts() == (1, 0, 0)
