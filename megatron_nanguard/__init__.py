@@ -6,16 +6,19 @@ starts with ``--nanguard`` on the command line of a Megatron script, or with ``N
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatron_nanguard.version import __version__
 
 if TYPE_CHECKING:
     from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.tracing.callable import trace_nan
+    from megatron_nanguard.watching import check_grads, watch
 
-__all__ = ["__version__", "disable", "enable"]
+__all__ = ["__version__", "check_grads", "disable", "enable", "trace_nan", "watch"]
 
 _hooks: Hooks | None = None
 
@@ -47,6 +50,15 @@ def disable() -> list[str]:
         return []
     kept, _hooks = _hooks.remove(), None
     return kept
+
+
+def __getattr__(name: str) -> Any:
+    """What hunts by hand, outside of Megatron too: it needs torch, which the import itself leaves alone."""
+    if name in ("check_grads", "watch"):
+        return getattr(importlib.import_module("megatron_nanguard.watching"), name)
+    if name == "trace_nan":
+        return importlib.import_module("megatron_nanguard.tracing.callable").trace_nan
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 enable()

@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -300,7 +301,7 @@ class Guard:
 
     # ---------------------------------------------------------------- the step
 
-    def schedule_called(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """A forward-backward pass begins; evaluation is no step."""
         if not self.active or kwargs.get("forward_only", False):
             return kwargs
@@ -308,7 +309,7 @@ class Guard:
             model = kwargs["model"]
             chunks = list(model) if isinstance(model, Sequence) else [model]
             subject = self._subject_of(chunks) or self._watch(None, self._sorted_with(chunks))
-            kwargs = subject.open(kwargs)
+            kwargs = subject.open(schedule, kwargs)
             if id(subject) in self._crews:
                 self._crews[id(subject)].step_begins(subject.step)
         if self.shield.fault is not None:
@@ -435,10 +436,21 @@ class Guard:
             policy_name=policy,
             shield=self.shield,
             watchdog=watchdog,
+            exercise=partial(self._exercise, subject),
         )
         return incident.handle(
             subject, alarm, setting, lambda outcome: deciding.decide(policy, subject.step, subject.budget)
         )
+
+    @contextmanager
+    def _exercise(self, subject: Subject) -> Iterator[None]:
+        """Around each pass of a replay: drills fire again, as a fault would."""
+        crew = self._crews.get(id(subject))
+        if crew is not None:
+            crew.step_begins(subject.step)
+        yield
+        if crew is not None:
+            crew.after_reduction()
 
     def _give_up(self, voters: Voters) -> None:
         """A fault of ours on some rank: off on all ranks together."""

@@ -64,6 +64,33 @@ def _drill(text: str) -> str:
     return text
 
 
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise SettingsError(f"{text!r} is not a regular expression: {error}") from None
+    if not text:
+        raise SettingsError("an empty expression; '.' watches every module")
+    return text
+
+
+def _steps(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise SettingsError(f"{text!r} is not A:B with 1 <= A <= B, both steps included, for example 120:125")
+    return int(match[1]), int(match[2])
+
+
+def _magnitude(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise SettingsError(f"{text!r} is not a finite number above 0, for example 1e4")
+    return value
+
+
 def _yes_or_no(text: str) -> bool:
     if text not in ("0", "1"):
         raise SettingsError(f"{text!r} is not 0 or 1")
@@ -101,6 +128,12 @@ class Settings:
         "{param,bucket}",
         "gradient norms before the reduction per parameter, or one per bucket (cheaper, less said) (default param)",
     )
+    replay: str = _option(
+        "auto",
+        _one_of("auto", "off"),
+        "{auto,off}",
+        "auto: run a failing step again in place, traced, and name the operator; off: no replay (default auto)",
+    )
     scaler_skips: int = _option(
         8, _count, "N", "fp16: the Nth step in a row skipped by the loss scaler is an incident (default 8)"
     )
@@ -116,6 +149,19 @@ class Settings:
         "SPEC",
         "plant a fault to test this set-up, e.g. 'nan@step=3,rank=5,phase=backward,module=decoder.layers.3.mlp' "
         "(a pattern with a sign needs --nanguard-drill='-inf@...')",
+    )
+    watch: str | None = _option(
+        None,
+        _regex,
+        "REGEX",
+        "look at each forward and backward of the modules whose global name matches; the first bad values per rank are "
+        "saved under watch/ with inputs, outputs, gradients and module state (one host read per look)",
+    )
+    watch_steps: tuple[int, int] | None = _option(
+        None, _steps, "A:B", "watch in steps A to B alone, both included (default: until the first hit)"
+    )
+    watch_above: float | None = _option(
+        None, _magnitude, "X", "what is larger in magnitude counts as bad too (gradients as scaled by the loss scale)"
     )
 
     @classmethod
@@ -160,6 +206,11 @@ class Settings:
             )
         if self.drill and not self.on:
             raise SettingsError("--nanguard-drill needs --nanguard")
+        if self.watch and not self.on:
+            raise SettingsError("--nanguard-watch needs --nanguard")
+        for option in ("watch_steps", "watch_above"):
+            if getattr(self, option) is not None and self.watch is None:
+                raise SettingsError(f"{flag_of(option)} needs --nanguard-watch")
 
     def digest(self) -> str:
         """Twelve hex digits that are equal on two ranks exactly if their options are."""

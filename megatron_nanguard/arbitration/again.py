@@ -27,16 +27,13 @@ CANNOT_RUN: Final = (repro.CannotRun, RuntimeError, TypeError, ValueError)
 """What a call raises that a device, a type or a missing part does not allow; NotImplementedError is a RuntimeError."""
 
 
-def arbitrate(
-    call: CaughtCall, repeats: int = NUM_REPEATS, peer: PeerAnswer | None = None, why_no_peer: str = NOT_TRIED
-) -> Arbitration:
+def arbitrate(call: CaughtCall, repeats: int = NUM_REPEATS, peer: PeerAnswer | str = NOT_TRIED) -> Arbitration:
     """Run the call again here and in higher precision, and put that beside what a peer found.
 
     Args:
         call: as it was caught on this rank.
         repeats: how often to run it on its own device.
-        peer: the answer of another rank, if there is one.
-        why_no_peer: why there is none.
+        peer: the answer of another rank, or why there is none.
     Sync: waits for the device; leaves its random generator as it was.
     """
     saved = call.saved
@@ -56,9 +53,9 @@ def arbitrate(
         inputs_bad=not all(meta.is_finite for meta in (saved.full_tensors or saved.tensors).values()),
         repeats=done,
         repeats_bad=bad,
-        peer=why_no_peer if peer is None else peer.outcome,
-        peer_rank=None if peer is None else peer.rank,
-        peer_device="" if peer is None else peer.device,
+        peer=peer if isinstance(peer, str) else peer.outcome,
+        peer_rank=None if isinstance(peer, str) else peer.rank,
+        peer_device="" if isinstance(peer, str) else peer.device,
         reference_fp32=fp32,
         reference_fp64=fp64,
         out_of_range=out_of_range,
@@ -88,11 +85,21 @@ def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
 
 def run_once(call: CaughtCall, plain: Json, tensors: Mapping[str, Tensor], device: torch.device) -> Outputs:
     """Make the call once and leave the random generator as it was."""
-    function = call.function
-    if function is None:
-        function = repro.operator_function(repro.find_operator(call.saved.operator))
+    function = call.function or _function(call.saved)
     with _same_generator(plain, device), Alone():
         return repro.run(plain, tensors, device, function)
+
+
+def _function(saved: SavedCall) -> repro.Function:
+    if saved.kind == "operator":
+        operator = repro.find_operator(saved.operator)
+        if operator is None:
+            raise repro.CannotRun(f"{saved.operator} is not registered in this process")
+        return repro.operator_function(operator)
+    cls = repro.find_class(saved.operator)
+    if cls is None:
+        raise repro.CannotRun(f"no autograd Function {saved.operator} is loaded")
+    return lambda args, kwargs: cls.apply(*args.values())
 
 
 def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
@@ -101,14 +108,11 @@ def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
     Returns:
         The outcome, and whether the result only became bad by rounding.
     """
-    named = reference_for(call.saved.operator)
-    if named is not None:
-        function = named
-    elif call.saved.kind == "operator" and call.saved.operator.startswith("aten."):
-        function = repro.operator_function(repro.find_operator(call.saved.operator))
-    else:
+    function = reference_for(call.saved.operator)
+    if function is None and _reference_name(call.saved) != "aten":
         return f"no reference for {call.saved.operator}", False
     try:
+        function = function or _function(call.saved)
         plain, tensors = in_precision(*whole(call), dtype)
         types = {output["name"]: repro.type_of(output["dtype"]) for output in plain["outputs"]}
         with _same_generator(plain, CPU):
@@ -162,7 +166,7 @@ def first_line(error: Exception) -> str:
 def _reference_name(saved: SavedCall) -> str:
     if reference_for(saved.operator) is not None:
         return saved.operator
-    return "aten" if saved.operator.startswith("aten.") else ""
+    return "aten" if saved.kind == "operator" and saved.operator.startswith("aten.") else ""
 
 
 def _device_type(plain: Json) -> str:

@@ -10,8 +10,12 @@ from megatron_nanguard.arbitration.capture import COMMUNICATES, COMMUNICATION
 from megatron_nanguard.arbitration.repro import CannotRun
 
 
-class Alone(TorchDispatchMode):
+class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every communication raises CannotRun before it begins."""
+
+    def __init__(self) -> None:
+        """Nothing to choose."""
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,15 +32,17 @@ def write_bundle(directory: Path, call: CaughtCall) -> bool:
     Returns:
         Whether it is all there; what could not be written costs a line in the log.
     """
-    sources = {repro.REFERENCE_NAME: reference_file(call.saved.operator), "repro.py": Path(repro.__file__)}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, tensors in ((repro.TENSORS_NAME, call.tensors), (repro.FULL_NAME, call.full)):
             if tensors:
-                _replace(directory / name, lambda path, tensors=tensors: _save(path, tensors))  # type: ignore[misc]
-        for name, source in sources.items():
+                _replace(directory / name, partial(_save, tensors))
+        for name, source in (
+            ("repro.py", Path(repro.__file__)),
+            (repro.REFERENCE_NAME, reference_file(call.saved.operator)),
+        ):
             if source is not None:
-                _replace(directory / name, lambda path, source=source: shutil.copyfile(source, path))  # type: ignore[misc]
+                _replace(directory / name, partial(shutil.copyfile, source))
         _replace(directory / repro.CALL_NAME, lambda path: path.write_bytes(to_json(call.saved)))
     except (OSError, SafetensorError) as error:
         log.error("cannot write %s: %s; the incident has no reproduction", directory, error)
@@ -47,9 +50,12 @@ def write_bundle(directory: Path, call: CaughtCall) -> bool:
     return True
 
 
-def read_bundle(directory: Path) -> CaughtCall:
-    """Read a bundle, its whole inputs not included; nothing in it is run, and nothing outside of it is read.
+def read_bundle(directory: Path, whole: bool = False) -> CaughtCall:
+    """Read a bundle; nothing in it is run, and nothing outside of it is read.
 
+    Args:
+        directory: where `call.json` is.
+        whole: read the whole inputs too, where they were kept.
     Raises:
         PostmortemError: it is not there, not whole, or not what this package writes.
     """
@@ -59,15 +65,21 @@ def read_bundle(directory: Path) -> CaughtCall:
     saved = from_json(SavedCall, path.read_bytes(), source=str(path))
     if saved.is_redacted:
         raise PostmortemError(f"{directory}: its tensors were stripped by nanguard redact")
-    if not saved.tensors:
-        return CaughtCall(saved)
-    path = _inside(directory, repro.TENSORS_NAME)
+    tensors = _read_tensors(directory, repro.TENSORS_NAME, saved.tensors)
+    full = _read_tensors(directory, repro.FULL_NAME, saved.full_tensors) if whole else {}
+    return CaughtCall(saved, tensors, full)
+
+
+def _read_tensors(directory: Path, name: str, described: Mapping[str, SavedTensor]) -> dict[str, Tensor]:
+    if not described:
+        return {}
+    path = _inside(directory, name)
     try:
         tensors = load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         raise PostmortemError(f"{path} is no safetensors file: {error}") from error
-    _check(saved.tensors, tensors, path)
-    return CaughtCall(saved, tensors)
+    _check(described, tensors, path)
+    return tensors
 
 
 def _inside(directory: Path, name: str) -> Path:
@@ -95,14 +107,14 @@ def _is_dense(meta: SavedTensor) -> bool:
     if len(meta.stride) != len(meta.shape):
         return False
     expected = 1
-    for stride, size in sorted(pair for pair in zip(meta.stride, meta.shape) if pair[1] != 1):  # noqa: B905
+    for stride, size in sorted(pair for pair in zip(meta.stride, meta.shape, strict=True) if pair[1] != 1):
         if size and stride != expected:
             return False
         expected *= size
     return True
 
 
-def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 

@@ -33,9 +33,10 @@ from megatron_nanguard.arbitration.repro import Function, named
 from megatron_nanguard.arbitration.rows import choose_rows, cut, row_arguments
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.trace import TracedOrigin
 
-CAP_BYTES: Final = 1 << 30
-"""Largest inputs that are kept whole."""
+CAP_BYTES: Final = 256 << 20
+"""Largest inputs that are kept whole: a matrix product of a large layer, and not a disk full of attention scores."""
 RNG_NAME: Final = "rng"
 COMMUNICATION: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 COMMUNICATES: Final = "a communication needs its group"
@@ -61,6 +62,7 @@ class CaughtCall:
 @dataclass
 class _Pending:
     func: Any
+    first: Any
     saved: SavedCall
     live: dict[str, Tensor]
     copies: dict[str, Tensor] | None = None
@@ -107,8 +109,7 @@ class CallCatcher:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        first = {argument.name: pending.live.get(argument.name) for argument in pending.saved.args[:1]}
-        outputs = dict(named(out, first))
+        outputs = dict(named(out, {"": pending.first}))
         try:
             self._caught(self._keep(pending, outputs))
         except CannotSave as error:
@@ -128,7 +129,7 @@ class CallCatcher:
         packer = Packer()
         positional, by_name = packer.operator(func, args, kwargs)
         saved = replace(saved, args=positional, kwargs=by_name, device=_device_name(packer.tensors))
-        pending = _Pending(func, saved, packer.tensors)
+        pending = _Pending(func, args[0] if args else None, saved, packer.tensors)
         if torch.Tag.nondeterministic_seeded in func.tags:
             kind = _device_type(packer.tensors)
             packer.tensors[RNG_NAME] = device_of(kind).rng_state()
@@ -185,6 +186,8 @@ def uncaught(rank: int, event: int | None, operator: str, why_not: str) -> Caugh
     return CaughtCall(SavedCall(rank=rank, event=event, operator=operator, why_not=why_not))
 
 
-def placed(call: CaughtCall, step: int, module: str, phase: str) -> CaughtCall:
+def placed(call: CaughtCall, step: int, origin: TracedOrigin) -> CaughtCall:
     """The call with where it was made, which the tracer knows."""
-    return replace(call, saved=replace(call.saved, step=step, module=module, phase=phase))
+    place = origin.place
+    saved = replace(call.saved, step=step, event=origin.event, module=place.module, phase=place.phase)
+    return replace(call, saved=saved)

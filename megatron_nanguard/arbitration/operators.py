@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from torch._ops import OpOverload
+
 from megatron_nanguard.arbitration.repro import find_operator
 from megatron_nanguard.errors import PostmortemError
 
@@ -41,6 +43,6 @@ def allowed_operator(name: str) -> Any:
     if match is None or match[1].removesuffix("_") not in ALLOWED:
         raise PostmortemError(f"operator {name[:80]!r} is not on the list of what a bundle may call; nothing was run")
     operator = find_operator(name)
-    if operator is None:
+    if not isinstance(operator, OpOverload):
         raise PostmortemError(f"this torch has no operator {name}")
     return operator

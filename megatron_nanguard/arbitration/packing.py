@@ -36,7 +36,7 @@ class Packer:
             CannotSave: a value has no form in a file.
         """
         names = [argument.name for argument in func._schema.arguments]
-        positional = tuple(self.argument(name, value) for name, value in zip(names, args))  # noqa: B905
+        positional = tuple(self.argument(name, value) for name, value in zip(names, args, strict=False))
         return positional, tuple(self.argument(name, value) for name, value in kwargs.items())
 
     def argument(self, name: str, value: Any) -> Argument:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
+from torch.utils._python_dispatch import _disable_current_modes
 
 from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, uncaught
 from megatron_nanguard.arbitration.packing import (
@@ -30,6 +31,7 @@ from megatron_nanguard.arbitration.packing import (
 from megatron_nanguard.arbitration.repro import CannotRun, find_class
 from megatron_nanguard.records.bundle import Argument, SavedCall, Value
 
+_Result = TypeVar("_Result")
 _KEY = "_megatron_nanguard_inputs"
 
 
@@ -42,7 +44,7 @@ class _Inputs:
 
 
 class RegionCatcher:
-    """Keeps the first call with a bad result while it is entered, or the last one where all are finite."""
+    """Keeps the first call with a bad result of finite inputs; else the first bad one; else the last."""
 
     def __init__(
         self, name: str, is_wanted: Callable[[], bool] = lambda: True, cap_bytes: int = CAP_BYTES, *, rank: int = 0
@@ -58,7 +60,7 @@ class RegionCatcher:
         self._kind: Literal["forward", "backward"] = "backward" if name.endswith("Backward") else "forward"
         self._name = name.removesuffix("Backward")
         self._is_wanted, self._cap_bytes, self._rank = is_wanted, cap_bytes, rank
-        self._is_bad = False
+        self._guilt = 0
         self._undo = ExitStack()
         self.call = uncaught(rank, None, self._name, "it was not called again")
 
@@ -68,7 +70,7 @@ class RegionCatcher:
         if cls is None:
             self.call = uncaught(self._rank, None, self._name, "no autograd Function of that name is loaded")
             return self
-        self._cls, self._names = cls, _argument_names(cls)
+        self._cls, self._parameters = cls, _parameters(cls)
         if _has_context(cls):
             self._wrap("forward", self._forward)
         else:
@@ -93,13 +95,13 @@ class RegionCatcher:
             self._undo.callback(setattr, self._cls, method, own)
 
     def _forward(self, original: Callable[..., Any], ctx: Any, *args: Any) -> Any:
-        inputs = self._inputs(args) if self._is_wanted() else None
+        inputs = _quietly(self._inputs, args) if self._is_wanted() else None
         result = original(ctx, *args)
         self._leave(inputs, ctx, result)
         return result
 
     def _setup_context(self, original: Callable[..., Any], ctx: Any, inputs: Any, output: Any) -> Any:
-        taken = self._inputs(inputs) if self._is_wanted() else None
+        taken = _quietly(self._inputs, inputs) if self._is_wanted() else None
         result = original(ctx, inputs, output)
         self._leave(taken, ctx, output)
         return result
@@ -111,22 +113,22 @@ class RegionCatcher:
             setattr(ctx, _KEY, inputs)
         else:
             results = [result] if isinstance(result, Tensor) else list(result)
-            self._keep(inputs, {str(index): value for index, value in enumerate(results)})
+            _quietly(self._keep, inputs, {str(index): value for index, value in enumerate(results)})
 
     def _backward(self, original: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
         inputs: _Inputs | None = getattr(ctx, _KEY, None)
         if inputs is not None:
-            inputs = self._with_gradients(inputs, grads)
+            inputs = _quietly(self._with_gradients, inputs, grads)
         result = original(ctx, *grads)
         if inputs is not None:
             results = [result] if result is None or isinstance(result, Tensor) else list(result)
             names = [f"grad of {argument.name}" for argument in inputs.saved.args]
-            self._keep(inputs, dict(zip(names, results)))  # noqa: B905
+            _quietly(self._keep, inputs, dict(zip(names, results, strict=False)))
         return result
 
     def _inputs(self, args: Sequence[Any]) -> _Inputs:
         packer, packed, notes = Packer(), [], []
-        for name, value in zip(self._names, args):  # noqa: B905
+        for name, value in zip(self._names_of(args), args, strict=False):
             try:
                 packed.append(packer.argument(name, value))
             except CannotSave as error:
@@ -142,12 +144,26 @@ class RegionCatcher:
         )
         return self._with_tensors(_Inputs(saved, {}), packer.tensors)
 
+    def _names_of(self, args: Sequence[Any]) -> list[str]:
+        """Names by the signature; `args.0` and so on for what a star gathers."""
+        parameters = self._parameters
+        if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
+            named, star = parameters[:-1], parameters[-1].name
+            gathered = [f"{star}.{index}" for index in range(len(args) - len(named))]
+            return [parameter.name for parameter in named] + gathered
+        return [parameter.name for parameter in parameters]
+
     def _with_gradients(self, inputs: _Inputs, grads: Sequence[Any]) -> _Inputs:
         packer = Packer()
-        packed = tuple(packer.argument(f"grad_output.{index}", grad) for index, grad in enumerate(grads))
+        try:
+            packed = tuple(packer.argument(f"grad_output.{index}", grad) for index, grad in enumerate(grads))
+        except CannotSave as error:
+            return _Inputs(replace(inputs.saved, why_not=str(error)), {})
         return self._with_tensors(replace(inputs, saved=replace(inputs.saved, grad_outputs=packed)), packer.tensors)
 
     def _with_tensors(self, inputs: _Inputs, live: dict[str, Tensor]) -> _Inputs:
+        if inputs.saved.why_not:
+            return inputs
         if num_bytes(live) + num_bytes(inputs.tensors) > self._cap_bytes:
             why_not = f"its inputs have more than {self._cap_bytes} bytes"
             return _Inputs(replace(inputs.saved, why_not=why_not), {})
@@ -156,12 +172,14 @@ class RegionCatcher:
         return _Inputs(replace(inputs.saved, tensors=described), {**inputs.tensors, **copies})
 
     def _keep(self, inputs: _Inputs, results: dict[str, Any]) -> None:
-        if self._is_bad:
-            return
         outputs = tuple(describe_output(name, tensor) for name, tensor in results.items() if isinstance(tensor, Tensor))
-        self._is_bad = not all(output.is_finite for output in outputs)
-        saved = replace(inputs.saved, outputs=outputs)
-        self.call = CaughtCall(saved, inputs.tensors, function=self._function(saved.notes))
+        guilt = 0
+        if not all(output.is_finite for output in outputs):
+            guilt = 2 if all(meta.is_finite for meta in inputs.saved.tensors.values()) else 1
+        if guilt > self._guilt or self._guilt == guilt == 0:
+            self._guilt = guilt
+            saved = replace(inputs.saved, outputs=outputs)
+            self.call = CaughtCall(saved, inputs.tensors, function=self._function(saved.notes))
 
     def _function(self, notes: Sequence[str]) -> Callable[[dict[str, Any], dict[str, Any]], Any]:
         cls = self._cls
@@ -174,12 +192,18 @@ class RegionCatcher:
         return apply
 
 
+def _quietly(look: Callable[..., _Result], *args: Any) -> _Result:
+    """Look without a tracer seeing it: its events must keep the numbers that they had without us."""
+    with _disable_current_modes(), torch.no_grad():
+        return look(*args)
+
+
 def _has_context(cls: Any) -> bool:
     """Whether forward takes the context; else a `setup_context` of the class does."""
     return cls.setup_context is _SingleLevelFunction.setup_context
 
 
-def _argument_names(cls: Any) -> list[str]:
-    """Names of the forward's arguments after the context."""
-    names = list(inspect.signature(cls.forward).parameters)
-    return names[1:] if _has_context(cls) else names
+def _parameters(cls: Any) -> list[inspect.Parameter]:
+    """The forward's parameters after the context."""
+    found = list(inspect.signature(cls.forward).parameters.values())
+    return found[1:] if _has_context(cls) else found

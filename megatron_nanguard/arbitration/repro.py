@@ -295,13 +295,13 @@ def gradients(args: Mapping[str, Any], results: list[Any], given: list[Any]) -> 
     wanted = {name: value for name, value in args.items() if isinstance(value, Tensor) and value.requires_grad}
     pairs = [
         (result, grad)
-        for result, grad in zip(results, given)  # noqa: B905
+        for result, grad in zip(results, given, strict=False)
         if isinstance(result, Tensor) and result.requires_grad and grad is not None
     ]
     found = torch.autograd.grad(
         [result for result, _ in pairs], list(wanted.values()), [grad for _, grad in pairs], allow_unused=True
     )
-    return [(f"grad of {name}", grad) for name, grad in zip(wanted, found) if grad is not None]  # noqa: B905
+    return [(f"grad of {name}", grad) for name, grad in zip(wanted, found, strict=True) if grad is not None]
 
 
 def count(tensor: Tensor) -> tuple[int, int, int, list[int] | None]:
@@ -348,12 +348,12 @@ def _counts(output: Json) -> tuple[int, int, int]:
 
 
 def _kinds(counts: Sequence[int]) -> set[str]:
-    return {word for number, word in zip(counts, WORDS) if number}  # noqa: B905
+    return {word for number, word in zip(counts, WORDS, strict=True) if number}
 
 
 def _sentence(name: str, tensor: Tensor, counts: Sequence[int], first: list[int] | None, same: bool) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    numbers = ", ".join(f"{number} {word}" for number, word in zip(counts, WORDS))  # noqa: B905
+    numbers = ", ".join(f"{number} {word}" for number, word in zip(counts, WORDS, strict=True))
     where = f", first at {tuple(first)}" if first is not None else ""
     judged = "the same as in the run" if same else "not as in the run"
     return f"output {name} {tuple(tensor.shape)} {dtype}: {numbers}{where}; {judged}"

@@ -20,9 +20,11 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
     Reads the numbers of the bundle and calls operators of a fixed list; the bundle's script is not run. Exit code 1
     when a device shows the non-finite values again, 0 when none does.
     """
-    from megatron_nanguard.arbitration.bundle import read_bundle
-    from megatron_nanguard.arbitration.devices import compare_devices, default_devices
-
+    try:
+        from megatron_nanguard.arbitration.bundle import read_bundle
+        from megatron_nanguard.arbitration.devices import compare_devices, default_devices
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"a call can only be run where torch is installed: {error}") from None
     call = read_bundle(find_bundle(directory))
     outcomes = compare_devices(call, devices or default_devices())
     _print(call.saved, outcomes)

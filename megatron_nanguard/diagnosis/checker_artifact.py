@@ -23,5 +23,5 @@ def judge(evidence: Evidence) -> Cause | None:
     if evidence.origins:
         scales.speaks_against(DECISIVE, "a bad gradient or loss leads back to an origin")
     if bad:
-        scales.speaks_against(HINT, f"{name_ranks(sorted(bad))} hold bad values")
+        scales.speaks_against(HINT, f"bad values on {name_ranks(sorted(bad))}")
     return scales.reading()

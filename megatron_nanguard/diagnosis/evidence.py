@@ -9,24 +9,9 @@ from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import Infected, MicrobatchLosses, Origin
 from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass
 
-Label = Literal["plain", "traced", "synchronous", "marker"]
-CameBack = Literal["yes", "no", "partly"]
 Outcome = Literal["finite", "bad", "not_tried"]
-
-
-@dataclass(frozen=True)
-class PassResult:
-    """One replay of the step, over all ranks.
-
-    Attributes:
-        label: "plain" is the same call and nothing else; "traced" reads along; "synchronous" waits after every
-            operator; "marker" fills every fresh buffer with a known NaN.
-        came_back: whether the fault did: on all ranks that had it, on none, or on others or some of them only.
-    """
-
-    label: Label
-    came_back: CameBack
 
 
 @dataclass(frozen=True)
@@ -107,7 +92,7 @@ class Evidence:
     origins: tuple[Origin, ...] = ()
     infected: tuple[Infected, ...] = ()
     losses: tuple[MicrobatchLosses, ...] = ()
-    passes: tuple[PassResult, ...] = ()
+    passes: tuple[ReplayPass, ...] = ()
     exact: bool | None = None
     audited: bool = False
     audit: tuple[AuditFinding, ...] = ()
@@ -123,7 +108,7 @@ class Evidence:
     overflow_mode: str = "not_applicable"
     host_options: frozenset[str] = frozenset()
 
-    def came_back(self, label: Label) -> CameBack | None:
+    def came_back(self, label: PassLabel) -> CameBack | None:
         """Whether the fault came back in a labelled pass; None when there was none."""
         return next((each.came_back for each in self.passes if each.label == label), None)
 

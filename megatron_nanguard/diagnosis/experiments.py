@@ -101,6 +101,11 @@ CHEAPEST_FIRST: Final = (
         _is_in("attention"),
     ),
     Experiment(
+        "the same steps with --transformer-impl local",
+        _predict(clean="operator", bad="numerics loss_or_mask data state_corruption hardware_persistent"),
+        lambda evidence: True,
+    ),
+    Experiment(
         "the same steps with --accumulate-allreduce-grads-in-fp32",
         _predict(clean="numerics", bad="communication operator uninitialised_or_race"),
         lambda evidence: any(origin.operator.startswith("allreduce") for origin in evidence.origins),
@@ -139,13 +144,13 @@ ALONE: Final = {
     "numerics": "the same steps with --lr halved, from the last checkpoint",
     "norm_overflow": "the norm of every parameter in this step: nanguard report",
     "loss_scaling": "the next steps: the scale comes down by itself",
-    "operator": "python bundle/repro.py --device cpu",
+    "operator": "the same steps with --transformer-impl local",
     "communication": "the same steps with NCCL_ALGO=Ring (HCCL_DETERMINISTIC=true on Ascend)",
     "uninitialised_or_race": "the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)",
     "state_corruption": "the same steps from the checkpoint before the last",
     "hardware_transient": "the same steps on other hosts",
     "hardware_persistent": "the same steps without the host of this rank",
-    "framework": "the same steps with --transformer-impl local",
+    "framework": "the same steps with another release of megatron-core",
     "checker_artifact": "the same steps with NANGUARD=0 and --check-for-nan-in-loss-and-grad",
     "undecided": "the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)",
 }

@@ -22,9 +22,9 @@ def judge(evidence: Evidence) -> Cause | None:
         # Under full recompute a fault of the forward is met there as well; then the loss is bad too.
         if origin.phase == "recompute" and facts.has_finite_losses(evidence):
             scales.speaks_for(STRONG, f"the loss is finite, the recompute is not: {facts.named(origin)}", "recompute")
-    if evidence.clip_coefficient is not None and math.isnan(evidence.clip_coefficient):
-        if not evidence.ranks.bad_before and not evidence.ranks.bad_after_only:
-            scales.speaks_for(DECISIVE, "the clip coefficient is NaN though every gradient is finite")
+    is_bad = evidence.ranks.bad_before or evidence.ranks.bad_after_only
+    if evidence.clip_coefficient is not None and math.isnan(evidence.clip_coefficient) and not is_bad:
+        scales.speaks_for(DECISIVE, "the clip coefficient is NaN though every gradient is finite")
     for finding in evidence.audit_of("weight_only"):
         told = f"{finding.name} is bad on rank {finding.rank} only in the copy the model reads"
         scales.speaks_for(HINT, told, "copy")

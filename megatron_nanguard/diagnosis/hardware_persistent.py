@@ -33,4 +33,4 @@ def judge(evidence: Evidence) -> Cause | None:
 def _history(accused: set[int], evidence: Evidence, scales: Scales) -> None:
     before = [earlier for earlier in evidence.earlier if accused & set(earlier.ranks)]
     if before:
-        scales.speaks_for(HINT, f"the same rank was the origin in step {before[-1].step}, with other data")
+        scales.speaks_for(HINT, f"the same rank was the origin in step {before[-1].step} already")

@@ -56,12 +56,10 @@ def join(traces: Sequence[RankTrace], missing: Collection[int] = ()) -> Joined:
     infections = dict(_infections(by_rank, walked))
     coords = {rank: trace.coords for rank, trace in by_rank.items()}
     of_origin = {rank for dated in found for rank in (dated.origin.rank, *dated.origin.ranks)}
-    infected = [
-        _infected(rank, message, coords, traffic) for rank, message in infections.items() if rank not in of_origin
-    ]
+    infected = [rank for rank in infections if rank not in of_origin]
     return Joined(
         origins=tuple(dated.origin for dated in earliest_first(chosen, by_rank, traffic)),
-        infected=tuple(infected[:LISTED_INFECTED]),
+        infected=tuple(_infected(rank, infections[rank], coords, traffic) for rank in infected[:LISTED_INFECTED]),
         notes=(
             *_lost(traces, missing, walked),
             *_also_reached(infections, of_origin),

@@ -53,10 +53,7 @@ def _again(arbitration: Arbitration, scales: Scales) -> None:
             scales.speaks_for(STRONG, told, "reference")
         if arbitration.peer == "bad":
             scales.speaks_for(STRONG, f"{call} is bad on another device as well", "peer")
-    elif 0 < arbitration.repeats_bad < arbitration.repeats:
-        told = f"{call} is bad {arbitration.repeats_bad} times of {arbitration.repeats} on equal inputs"
-        scales.speaks_for(HINT, told, "sometimes")
-    elif arbitration.repeats:
+    elif arbitration.repeats and not arbitration.repeats_bad:
         scales.speaks_against(
             STRONG, f"{call} is finite {arbitration.repeats} times of {arbitration.repeats}", "repeat"
         )

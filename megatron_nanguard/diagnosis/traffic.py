@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from megatron_nanguard.records.trace import Message, RankTrace
 
 LISTED = 8
-"""Longest list in a trace; a shorter one was not cut."""
+"""Longest list of origins or arrivals in a trace; a shorter one was not cut."""
+LISTED_DEPARTURES = 256
+"""Longest list of departures, which are looked up from the other side."""
 
 Key = tuple[tuple[str, ...], int]
 
@@ -64,6 +66,6 @@ class Traffic:
     def _may_be_cut(self, trace: RankTrace, key: Key) -> bool:
         """Lists hold the earliest: with a later message of the channel listed, none is missing before it."""
         channel, number = key
-        if not trace.truncated or len(trace.departures) < LISTED:
+        if not trace.truncated or len(trace.departures) < LISTED_DEPARTURES:
             return False
         return not any(tuple(message.channel) == channel and message.number > number for message in trace.departures)

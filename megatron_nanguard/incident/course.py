@@ -1,8 +1,10 @@
 """The course of an incident. Every rank enters with the same votes and leaves with the same outcome.
 
 1 signal     evidence of this rank, on disk before anything else can fail
-2 exchange   one record per rank: who was bad before the reduction, who only after it
-3 files      the complete post-mortem, then one merged incident
+2 exchange   one record per rank: who was bad before the reduction, who only after it, can all run it again
+3 audit      what was bad before the step began
+4 replay     the step again in place, traced; this rank's trace on disk; everything put back
+5 files      the complete post-mortem, then one merged incident with the origin and the verdict
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident import evidence as evidence_stage
 from megatron_nanguard.incident.evidence import Evidence
-from megatron_nanguard.incident.files import merge_files
+from megatron_nanguard.incident.files import merge_files, sentence
 from megatron_nanguard.incident.outcome import Outcome, conclude
+from megatron_nanguard.incident.replaying import Exercise, Replayed, Replayer
 from megatron_nanguard.incident.report import RankReport
 from megatron_nanguard.incident.signal import Alarm, write_down
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.directory import RunDirectory, trace_name
+from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.records.postmortem import Postmortem
+from megatron_nanguard.records.postmortem import Kind, Postmortem
+from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.replay.audit import audit
 from megatron_nanguard.sentinel.flags import FP32_MAX
 
 log = logging.getLogger("megatron_nanguard")
@@ -50,6 +56,7 @@ class Setting:
     policy_name: str
     shield: Shield
     watchdog: Watchdog
+    exercise: Exercise
 
 
 def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> PolicyOutcome:
@@ -64,10 +71,15 @@ def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> 
         incident = setting.run.incident_path(subject.step)
         seen, postmortem = _signal(subject, alarm, setting, incident)
         watchdog.stage("exchange", setting.deadline)
-        outcome = _exchange(subject, seen, postmortem, setting)
+        why_not = _why_no_replay(subject)
+        outcome = _exchange(subject, seen, postmortem, setting, why_not)
         decided = policy(outcome)
+        audited = _audit(subject, setting, alarm)
+        replayed = _replay(subject, setting, outcome, why_not)
+        if replayed.trace is not None:
+            setting.run.write(f"{incident}/{trace_name(subject.coordinates, subject.sizes)}", replayed.trace)
         watchdog.stage("files", setting.deadline)
-        _files(subject, setting, incident, postmortem, outcome, decided)
+        _files(subject, setting, incident, postmortem, outcome, audited, replayed, decided)
     return decided
 
 
@@ -81,7 +93,9 @@ def _signal(subject: Subject, alarm: Alarm, setting: Setting, incident: str) -> 
     return seen, postmortem
 
 
-def _exchange(subject: Subject, seen: Evidence, postmortem: Postmortem | None, setting: Setting) -> Outcome:
+def _exchange(
+    subject: Subject, seen: Evidence, postmortem: Postmortem | None, setting: Setting, why_not: str
+) -> Outcome:
     place = subject.coordinates
     mine = RankReport(
         rank=place.rank,
@@ -99,10 +113,54 @@ def _exchange(subject: Subject, seen: Evidence, postmortem: Postmortem | None, s
         suspicious_after=int(seen.suspicious_after),
         dead_step=int(postmortem is not None and postmortem.flags.dead_step),
         own_fault=int(setting.shield.fault is not None),
+        can_replay=int(not why_not),
         num_bad_parameters=len(seen.local.parameters),
     )
     rows = exchange(mine.to_ints(), setting.voters, subject.torch_device)
     return conclude([RankReport.from_ints(row) for row in rows], subject.sizes)
+
+
+def _why_no_replay(subject: Subject) -> str:
+    """Why the step cannot be run again on this rank; empty when it can."""
+    if subject.recorder is None:
+        return "switched off (--nanguard-replay off)"
+    if subject.recorder.call is None:
+        return "the schedule's call was not seen"
+    return subject.recorder.call.can_replay()[1]
+
+
+def _audit(subject: Subject, setting: Setting, alarm: Alarm) -> tuple[AuditFinding, ...] | None:
+    """What was bad before the step began is never blamed on an operator. None where it could not be looked at."""
+    if subject.recorder is None or subject.recorder.call is None:
+        return None
+    with setting.shield("incident, audit"):
+        batch = subject.recorder.call.recording.batch()
+        return audit(subject.chunks, subject.names, alarm.optimizer, batch, subject.coordinates.rank)
+    return None
+
+
+def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str) -> Replayed:
+    """Run the step again if all ranks can and there is something to look for.
+
+    Collective: all voters, decided alike from the exchange.
+    """
+    if outcome.kind is Kind.DEAD_STEP:
+        return Replayed(ReplaySummary(why_not="the step that went bad is the one before; its data is gone"))
+    if outcome.kind is Kind.NORM_OVERFLOW:
+        return Replayed(ReplaySummary(why_not="every element is finite: there is no operator to look for"))
+    if not outcome.all_can_replay:
+        return Replayed(ReplaySummary(why_not=why_not or "another rank cannot, see its post-mortem"))
+    assert subject.recorder is not None and subject.recorder.call is not None
+    return Replayer(
+        subject=subject,
+        call=subject.recorder.call,
+        voters=setting.voters,
+        watchdog=setting.watchdog,
+        deadline=setting.deadline,
+        median_step=subject.median_seconds,
+        exercise=setting.exercise,
+        bad_ranks=frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only)),
+    ).run()
 
 
 def _files(
@@ -111,6 +169,8 @@ def _files(
     incident: str,
     postmortem: Postmortem | None,
     outcome: Outcome,
+    audited: tuple[AuditFinding, ...] | None,
+    replayed: Replayed,
     decided: PolicyOutcome,
 ) -> None:
     with setting.shield("incident, files"):
@@ -123,14 +183,18 @@ def _files(
                 groups=outcome.groups,
                 infected_groups=outcome.infected_groups,
                 policy=decided.action,
+                replay=replayed.summary,
+                audited=audited is not None,
+                audit=audited or (),
+                changed_after_fetch=replayed.changed_after_fetch,
                 notes=(*postmortem.notes, *outcome.notes),
             )
             setting.run.write_postmortem(incident, complete)
     all_done(True, setting.voters, subject.torch_device)
     if subject.coordinates.rank == setting.voters.ranks[0]:
         with setting.shield("incident, merging"):
-            summary, path = merge_files(setting.run, incident, subject.step, outcome, decided)
-            _tell(summary, path, decided)
+            merged, path = merge_files(setting.run, incident, outcome, decided)
+            _tell(sentence(subject.step, outcome, merged), path, decided)
     all_done(True, setting.voters, subject.torch_device)
 
 

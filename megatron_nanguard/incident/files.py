@@ -4,23 +4,48 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.outcome import Outcome
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.merging import Exchanged
-from megatron_nanguard.postmortem.reading import MERGED_NAME, merge_directory
+from megatron_nanguard.postmortem.reading import MERGED_NAME, merge_directory, read_traces
 from megatron_nanguard.postmortem.summary import summarize
-from megatron_nanguard.records.incident import PolicyOutcome
+from megatron_nanguard.records.incident import Incident, PolicyOutcome
 
 
 def merge_files(
-    run: RunDirectory, incident: str, step: int, outcome: Outcome, policy: PolicyOutcome
-) -> tuple[str, Path | None]:
-    """Read what the ranks wrote, merge it and write ``incident.json``; the summary and the file. Runs on one rank."""
+    run: RunDirectory, incident: str, outcome: Outcome, policy: PolicyOutcome
+) -> tuple[Incident | None, Path | None]:
+    """Read what the ranks wrote, merge it and write ``incident.json``. Runs on one rank.
+
+    Returns:
+        The incident and its file; None where the directory holds nothing or cannot be written.
+    """
     exchanged = Exchanged(outcome.ranks, outcome.groups, outcome.infected_groups)
     try:
         merged = merge_directory(run.path / incident, exchanged=exchanged, policy=policy)
     except PostmortemError:
         # Nothing could be written here, which was said already; what was exchanged is known all the same.
-        return summarize(step, outcome.kind, outcome.ranks, outcome.groups), None
-    return merged.summary, run.write(f"{incident}/{MERGED_NAME}", merged)
+        return None, None
+    # First without the verdict: what was merged must not be lost to a rule that fails.
+    path = run.write(f"{incident}/{MERGED_NAME}", merged)
+    concluded = conclude(merged, read_traces(run.path / incident))
+    run.write(f"{incident}/{MERGED_NAME}", concluded)
+    return concluded, path
+
+
+def sentence(step: int, outcome: Outcome, merged: Incident | None) -> str:
+    """What the log says: who was bad, where it began, and what most likely did it."""
+    said = [summarize(step, outcome.kind, outcome.ranks, outcome.groups)]
+    if merged is not None and merged.origin:
+        first = merged.origin[0]
+        where = "" if first.microbatch is None else f" of micro-batch {first.microbatch}"
+        line = f" at {first.source_line}" if first.source_line else ""
+        module = f" in {first.module}" if first.module else ""
+        others = f", and {len(merged.origin) - 1} more" if len(merged.origin) > 1 else ""
+        what = f"{first.operator}{module} -> {first.pattern}{line}"
+        said.append(f"It began on rank {first.rank}, {first.phase}{where}: {what}{others}.")
+    if merged is not None and merged.causes:
+        said.append(f"Most likely: {merged.causes[0].cause} ({merged.causes[0].confidence:.0%}).")
+    return " ".join(said)

@@ -19,6 +19,7 @@ class RankReport:
         suspicious_before, suspicious_after: only the norm is not finite, or too large to be summed over the ranks.
         dead_step: the norm of the step before was not finite.
         own_fault: the guard failed here; the rest may be incomplete.
+        can_replay: the step can be run again here.
         num_bad_parameters: with a non-finite gradient before the reduction.
     """
 
@@ -37,6 +38,7 @@ class RankReport:
     suspicious_after: int
     dead_step: int
     own_fault: int
+    can_replay: int
     num_bad_parameters: int
 
     def to_ints(self) -> tuple[int, ...]:

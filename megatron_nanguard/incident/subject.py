@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +18,7 @@ from megatron_nanguard.megatron_api import buffers, host, optimizers
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.policy.skips import SkipBudget
+from megatron_nanguard.replay import Recorder
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RngStates, Suspicions
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.topology.coordinates import read as read_coordinates
@@ -37,6 +41,8 @@ class Subject:
         self.before = BeforeReduction(per_parameter=settings.norms == "param")
         self.after = AfterReduction(self.chunks)
         self.losses = Losses()
+        self._seconds: deque[float] = deque(maxlen=64)
+        self._opened = 0.0
         self.tally = ScalerTally(settings.scaler_skips)
         self.budget = SkipBudget(*settings.max_skips)
         self.rng: RngStates | None = None
@@ -47,6 +53,7 @@ class Subject:
         """Gradient norms of the last step that was let through, as the host holds them, the outermost optimizer's last;
         judged at the next vote."""
         self._device = _device_of(self.chunks)
+        self.recorder = Recorder(self.chunks, self.device) if settings.replay == "auto" else None
         self._groups: set[int] = set()
 
     def learn(self) -> None:
@@ -62,22 +69,32 @@ class Subject:
     def torch_device(self) -> torch.device:
         return self._device
 
-    def open(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def open(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a step, or begin it again when the host repeats the pass; the keyword arguments to go on with."""
         was_open, self.is_open = self.is_open, True
         if not was_open:
             self.step = host.log_step() or self.step + 1
+            self._opened = time.monotonic()
         self._groups = {id(group) for chunk in self.chunks for group in buffers.bucket_groups(chunk)}
         self.before.clear()
         self.losses.clear()
         self.rng = RngStates(self.device)
-        return {**kwargs, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
+        recorded = kwargs if self.recorder is None else self.recorder.open(schedule, kwargs)
+        return {**recorded, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
 
     def close(self) -> None:
         """Forget the step, so that nothing of it is judged or kept alive again."""
         self.is_open = False
         self.rng = None
         self.norms.clear()
+        self._seconds.append(time.monotonic() - self._opened)
+        if self.recorder is not None:
+            self.recorder.close()
+
+    @property
+    def median_seconds(self) -> float:
+        """Of the last steps, from the schedule's call to the decision; 0 before the first."""
+        return statistics.median(self._seconds) if self._seconds else 0.0
 
     def suspicions(self, optimizer: Any) -> Suspicions:
         """Everything that goes into the flags.

@@ -10,13 +10,16 @@ from megatron_nanguard.patching import PatchPoint, Target, Wrapper
 MODULE = "megatron.core.pipeline_parallel.schedules"
 
 
-def make_wrapper(schedule_called: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Wrapper:
-    """``schedule_called(kwargs)`` gives the keyword arguments to go on with."""
+ScheduleCalled = Callable[[Callable[..., Any], Mapping[str, Any]], Mapping[str, Any]]
+
+
+def make_wrapper(schedule_called: ScheduleCalled) -> Wrapper:
+    """``schedule_called(schedule, kwargs)`` gives the keyword arguments to go on with."""
 
     def forward_backward(
         wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        return wrapped(*args, **schedule_called(kwargs))
+        return wrapped(*args, **schedule_called(wrapped, kwargs))
 
     return forward_backward
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
+from types import TracebackType
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -16,12 +15,24 @@ class Shield:
         self.fault: str | None = None
         """The first fault, ``where: error``; None while all is well."""
 
-    @contextlib.contextmanager
-    def __call__(self, where: str) -> Iterator[None]:
+    def __call__(self, where: str) -> _Shielded:
         """Swallow and log an Exception raised inside; SystemExit and KeyboardInterrupt pass."""
-        try:
-            yield
-        except Exception as error:
-            if self.fault is None:
-                self.fault = f"{where}: {type(error).__name__}: {error}"
-                log.exception("a fault of nanguard's own in %s; training goes on without it", where)
+        return _Shielded(self, where)
+
+
+class _Shielded:
+    def __init__(self, shield: Shield, where: str) -> None:
+        self._shield, self._where = shield, where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if self._shield.fault is None:
+            self._shield.fault = f"{self._where}: {type(error).__name__}: {error}"
+            log.error("a fault of nanguard's own in %s; training goes on without it", self._where, exc_info=error)
+        return True

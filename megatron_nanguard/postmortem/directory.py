@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.postmortem.limits import fit
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.postmortem import Postmortem
 
@@ -73,6 +74,11 @@ def postmortem_name(postmortem: Postmortem) -> str:
     """Name of a rank's file: `rank00005_tp1pp1dp0.json`."""
     place = postmortem.coordinates
     return f"rank{place.rank:05d}_{place.label(postmortem.sizes)}.json"
+
+
+def trace_name(place: Coordinates, sizes: ParallelSizes) -> str:
+    """Name of a rank's trace: `trace00005_tp1pp1dp0.json`."""
+    return f"trace{place.rank:05d}_{place.label(sizes)}.json"
 
 
 def _replace(target: Path, content: bytes) -> None:

@@ -15,11 +15,15 @@ from megatron_nanguard.postmortem.infection import trace_infection
 from megatron_nanguard.postmortem.merged_losses import LossMerger
 from megatron_nanguard.postmortem.merged_parameters import ParameterMerger
 from megatron_nanguard.postmortem.summary import summarize
+from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, RankGroup
-from megatron_nanguard.records.incident import DeviceCount, Incident, PolicyOutcome, ReplaySummary
+from megatron_nanguard.records.incident import ChangedBatch, DeviceCount, Incident, PolicyOutcome
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 
 UNKNOWN_OUTCOME = "not known: the run ended before the files of its ranks were merged"
+
+LISTED_FINDINGS = 64
+"""Findings of an audit that one incident lists; every rank's file has its own in full."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,9 @@ class _Merger:
         self._devices: Counter[tuple[str, str, str]] = Counter()
         self._notes: dict[str, list[int]] = {}
         self._scalars: dict[str, float] = {}
+        self._audited = True
+        self._audit: list[AuditFinding] = []
+        self._changed: list[ChangedBatch] = []
 
     def add(self, postmortem: Postmortem) -> None:
         rank = postmortem.coordinates.rank
@@ -88,6 +95,9 @@ class _Merger:
         self._losses.add(rank, postmortem.microbatches)
         device = postmortem.device
         self._devices[device.backend, device.name, device.overflow_mode] += 1
+        self._audited &= postmortem.audited
+        self._audit += postmortem.audit
+        self._changed += [ChangedBatch(rank, index) for index in postmortem.changed_after_fetch]
         for note in postmortem.notes:
             self._notes.setdefault(note, []).append(rank)
         for name in ("loss_scale", "grad_norm", "clip_coefficient"):
@@ -115,7 +125,10 @@ class _Merger:
             groups=exchanged.groups,
             infected_groups=exchanged.infected_groups,
             infected=infected,
-            replay=ReplaySummary(why_not="this version does not replay"),
+            replay=first.replay,
+            audited=self._audited,
+            audit=tuple(self._audit[:LISTED_FINDINGS]),
+            changed_after_fetch=tuple(self._changed[:LISTED_FINDINGS]),
             parameters=parameters,
             parameters_truncated=left_out,
             losses=self._losses.merged(),

@@ -11,9 +11,11 @@ from megatron_nanguard.postmortem.merging import Exchanged, merge
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json_form import from_json
 from megatron_nanguard.records.postmortem import Postmortem
+from megatron_nanguard.records.trace import RankTrace
 
 MERGED_NAME = "incident.json"
 RANK_FILES = "rank*_*.json"
+TRACE_FILES = "trace*_*.json"
 
 
 class Found(NamedTuple):
@@ -77,6 +79,17 @@ def merge_directory(
         )
     except PostmortemError as error:
         raise PostmortemError("; ".join([f"{directory}: {error}", *unreadable])) from None
+
+
+def read_traces(directory: Path) -> tuple[RankTrace, ...]:
+    """The traces that ranks left in one incident directory; one that cannot be read counts as missing."""
+    traces = []
+    for path in sorted(directory.glob(TRACE_FILES)):
+        try:
+            traces.append(from_json(RankTrace, _read(path), source=path.name))
+        except PostmortemError:
+            continue
+    return tuple(traces)
 
 
 def _read_each(directory: Path, files: list[str], unreadable: list[str]) -> Iterator[Postmortem]:

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets
+from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 
 
@@ -95,20 +98,16 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class ReplaySummary:
-    """Whether the step was run again, and how true to the first time.
+class ChangedBatch:
+    """A micro-batch whose data changed after it was fetched.
 
     Attributes:
-        done: the step was run again.
-        why_not: why it was not; empty when it was.
-        exact: the replay matched bit for bit; null when it was not run.
-        stages: the stages that ran, in order.
+        rank: global rank.
+        microbatch: zero-based.
     """
 
-    done: bool = False
-    why_not: str = ""
-    exact: bool | None = None
-    stages: tuple[str, ...] = ()
+    rank: int
+    microbatch: int
 
 
 @dataclass(frozen=True)
@@ -210,6 +209,10 @@ class Incident:
         causes: ranked explanations.
         advice: the patterns that were recognised, by their name in the advice texts.
         replay: whether the step was run again.
+        audited: weights, moments, buffers and batch were looked at before any operator was blamed.
+        audit: what of them was bad already.
+        changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
+        arbitrations: accused calls that were run again.
         parameters: the bad parameters, before the reduction first.
         parameters_truncated: bad parameters left out of the list.
         losses: the losses of the step by micro-batch.
@@ -238,6 +241,10 @@ class Incident:
     causes: tuple[Cause, ...] = ()
     advice: tuple[str, ...] = ()
     replay: ReplaySummary = field(default_factory=ReplaySummary)
+    audited: bool = False
+    audit: tuple[AuditFinding, ...] = ()
+    changed_after_fetch: tuple[ChangedBatch, ...] = ()
+    arbitrations: tuple[Arbitration, ...] = ()
     parameters: tuple[MergedParameter, ...] = ()
     parameters_truncated: int = 0
     losses: tuple[MicrobatchLosses, ...] = ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
+from megatron_nanguard.records.replay import ReplaySummary
 
 Pattern = Literal["nan", "inf", "nan+inf", "finite"]
 
@@ -188,6 +190,10 @@ class Postmortem:
         infected_groups: the infected set in the same form.
         policy: what was done: abort, skip or continue.
         versions: versions of the packages that matter.
+        replay: whether the step was run again on this rank.
+        audited: weights, moments, buffers and batch were looked at.
+        audit: what of them was bad before any replay.
+        changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
         notes: what else a reader should know.
     """
 
@@ -214,4 +220,8 @@ class Postmortem:
     policy: str
     versions: dict[str, str]
     infected_groups: tuple[RankGroup, ...] = ()
+    replay: ReplaySummary = field(default_factory=ReplaySummary)
+    audited: bool = False
+    audit: tuple[AuditFinding, ...] = ()
+    changed_after_fetch: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()

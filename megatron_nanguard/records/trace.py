@@ -167,7 +167,7 @@ class Sink:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """The traced pass of one rank: the content of `rank00005_tp1pp1dp0.trace.json`.
+    """The traced pass of one rank: the content of `trace00005_tp1pp1dp0.json`.
 
     Attributes:
         rank: global rank.

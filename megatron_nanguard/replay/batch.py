@@ -76,11 +76,10 @@ class FetchedItem:
             consumed: another copy, after the same consumer had it: what it changes itself is no news.
         Sync: host reads, one per tensor on a device.
         """
-        ours = list(tensors(self.content))
-        after = [tensor for _, tensor in tensors(consumed)] if consumed is not None else [None] * len(ours)
+        after = dict(tensors(consumed))
         changed = []
-        for (name, tensor), original, used in zip(ours, self._originals, after, strict=False):
-            now = original()
+        for (name, tensor), original in zip(tensors(self.content), self._originals, strict=True):
+            now, used = original(), after.get(name)
             if now is not None and not _same(now, tensor) and (used is None or not _same(now, used)):
                 changed.append(name)
         return changed

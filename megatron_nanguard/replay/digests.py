@@ -1,6 +1,6 @@
 """Bit-exact comparison without a second copy: a 64-bit digest of each tensor, computed where it lives.
 
-digest = sum of words * odd weights of their places, modulo 2**64; a single changed bit always changes it
+digest = sum of mixed(word + weight of its place), modulo 2**64; a single changed word always changes it
 """
 
 from __future__ import annotations
@@ -62,23 +62,34 @@ def digest(tensor: Tensor) -> Tensor:
     Sync: none.
     """
     words = _words(tensor.detach())
-    places = torch.arange(min(RUN, words.numel()), dtype=torch.int64, device=words.device)
-    weights = places.mul_(GOLDEN).mul_(2).add_(1)
+    places = torch.arange(min(RUN, words.numel()), dtype=torch.int64, device=words.device).mul_(GOLDEN)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for number, run in enumerate(torch.split(words, RUN)):
-        total = total * GOLDEN + (run.to(torch.int64) * weights[: len(run)]).sum() + number
+        total = total * GOLDEN + _mixed(run.to(torch.int64) + places[: run.numel()]).sum() + number
     return total
 
 
+def _mixed(words: Tensor) -> Tensor:
+    """Spread every bit over the word, in place: in a plain weighted sum two flipped signs would cancel out."""
+    for _ in range(2):
+        _fold(words).mul_(GOLDEN)
+    return _fold(words)
+
+
+def _fold(words: Tensor) -> Tensor:
+    """The upper half into the lower one. torch's shift keeps the sign, which has to go for this to be reversible."""
+    return words.bitwise_xor_((words >> 32).bitwise_and_(0xFFFFFFFF))
+
+
 def _words(tensor: Tensor) -> Tensor:
-    """The tensor's bits as integers, eight bytes each where that is possible."""
+    """The tensor's bits as integers, eight bytes each where the size allows."""
     flat = tensor.contiguous().view(-1)
-    in_eights = flat.nbytes % 8 == 0 and flat.storage_offset() * flat.element_size() % 8 == 0
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
-    if flat.dtype is torch.bool:
-        flat = flat.to(torch.int8)
-    return flat.view(torch.int64 if in_eights and flat.numel() else WORDS[flat.element_size()])
+    if flat.nbytes % 8:
+        return flat.view(WORDS[flat.element_size()])
+    is_aligned = flat.storage_offset() * flat.element_size() % 8 == 0
+    return (flat if is_aligned else flat.clone()).view(torch.int64)
 
 
 def _combined(tensors: Iterable[Tensor]) -> str:

@@ -32,6 +32,7 @@ class FirstBad:
     def __init__(self, chunks: Sequence[Module]) -> None:
         self._chunks = chunks
         self._looks: list[_Look] = []
+        self._last = 0
 
     @torch.no_grad()
     def look(self, microbatch: int | None, chunk: int) -> None:
@@ -43,6 +44,7 @@ class FirstBad:
         """
         if microbatch is None:
             return
+        self._last = max(self._last, microbatch)
         module = self._chunks[chunk]
         in_flight = _in_flight(module)
         by_dtype: dict[torch.dtype, list[tuple[Parameter, Tensor]]] = {}
@@ -69,13 +71,12 @@ class FirstBad:
         for look in self._looks:
             finite = torch.isfinite(look.ranges).all(dim=1).tolist()
             _add(bad, seen, look.microbatch, [p for p, fine in zip(look.params, finite, strict=True) if not fine])
-        last = max((look.microbatch for look in self._looks), default=0)
         for bucket in before_reduction:
             finite = torch.isfinite(bucket.norms).tolist()
             if len(finite) == len(bucket.params):
-                _add(bad, seen, last, [p for p, fine in zip(bucket.params, finite, strict=True) if not fine])
+                _add(bad, seen, self._last, [p for p, fine in zip(bucket.params, finite, strict=True) if not fine])
             elif not all(finite) and not any(id(param) in seen for param in bucket.params):
-                _add(bad, seen, last, list(bucket.params))
+                _add(bad, seen, self._last, list(bucket.params))
         return bad
 
 

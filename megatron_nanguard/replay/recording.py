@@ -50,9 +50,10 @@ class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic
         return item
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("__"):
+        found = super().__getattr__(name)
+        if callable(found) and not name.startswith("__"):
             self._self_other_uses.append(name)
-        return super().__getattr__(name)
+        return found
 
     def _next_again(self) -> Any:
         assert self._self_again is not None

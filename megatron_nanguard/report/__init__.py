@@ -10,7 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.report import files, happened, losses, notes, parameters, policy, ranks
+from megatron_nanguard.report import (
+    advice,
+    causes,
+    files,
+    happened,
+    infection,
+    losses,
+    notes,
+    origins,
+    parameters,
+    policy,
+    ranks,
+    replay,
+)
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.text import render
 
@@ -18,9 +31,14 @@ Section = Callable[[Incident], Block | None]
 
 SECTIONS: tuple[Section, ...] = (
     happened.describe,
+    origins.describe,
+    causes.describe,
+    advice.describe,
     ranks.describe,
+    infection.describe,
     parameters.describe,
     losses.describe,
+    replay.describe,
     policy.describe,
     notes.describe,
 )

@@ -13,7 +13,7 @@ SHOWN_PATHS = 8
 
 
 def describe(incident: Incident) -> Block:
-    """The three sets with the failing groups in words, then the path of infection."""
+    """The three sets with the failing groups in words, then what the layout tells of the infection."""
     ranks = incident.ranks
     rows = [
         ("bad before the reduction", rank_list(ranks.bad_before), _words(ranks.bad_before, incident.groups)),
@@ -22,7 +22,8 @@ def describe(incident: Incident) -> Block:
     ]
     if incident.missing_ranks:
         rows.append(("no readable file", rank_list(incident.missing_ranks), ""))
-    return Block("Ranks", rows=tuple(rows), notes=_paths(incident))
+    # With an origin known the infection has a section of its own.
+    return Block("Ranks", rows=tuple(rows), notes=() if incident.origin else _paths(incident))
 
 
 def _infected(incident: Incident) -> Sequence[RankGroup]:

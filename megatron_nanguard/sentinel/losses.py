@@ -11,9 +11,14 @@ from torch import Tensor
 
 
 class Losses:
-    """Losses and token counts of one step, kept on the device."""
+    """Losses and token counts of one step, kept on the device.
 
-    def __init__(self) -> None:
+    Args:
+        heard: called with the micro-batch and its loss at the moment it is known.
+    """
+
+    def __init__(self, heard: Callable[[int, Tensor], None] | None = None) -> None:
+        self._heard = heard
         self.losses: list[Tensor] = []
         self.num_tokens: list[Tensor | None] = []
 
@@ -53,6 +58,8 @@ class Losses:
         if not isinstance(returned[0], Tensor) or returned[0].numel() != 1:
             return
         self.losses.append(returned[0].detach().to(torch.float32, copy=True).reshape(()))
+        if self._heard is not None:
+            self._heard(len(self.losses) - 1, self.losses[-1])
         tokens = returned[1] if len(returned) == 3 else None
         self.num_tokens.append(tokens.detach().clone().reshape(()) if isinstance(tokens, Tensor) else None)
 

@@ -24,7 +24,8 @@ class EventKind(enum.Enum):
         FILLED: memory that was handed out is read for the first time, and no operator was seen filling all of it.
         OUTSIDE: a tensor from before the trace, or from a step that is not traced, is read for the first time.
         MESSAGE: a communication.
-        LOOKED: a gradient was looked at after a backward step, because a kernel may have added to it unseen.
+        LOOKED: a gradient was looked at, because a kernel may have written to it unseen: after a backward step, or when
+            an autograd.Function hands it on.
     """
 
     OPERATOR = "operator"

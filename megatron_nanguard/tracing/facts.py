@@ -97,7 +97,7 @@ def _dim(dim: int, indices: list[int], shape: Sequence[int], heads: Collection[i
         return ""
     which = str(first) if first == last else f"{first} to {last}"
     plural = "" if first == last else "s"
-    end = ", to the end" if last == shape[dim] - 1 and dim == 0 and first > 0 else ""
+    end = ", to the end" if first < last == shape[dim] - 1 and first > 0 else ""
     if len(shape) > 2 and dim < len(shape) - 1 and shape[dim] in heads:
         return f"head{plural} {which} (dim {dim})"
     if dim == 0:

@@ -14,7 +14,7 @@ NEGATIVE_INF: Final = 1
 POSITIVE_INF: Final = 2
 NAN: Final = 4
 
-_PAIRS_PER_BLOCK: Final = 4096
+_PAIRS_PER_BLOCK: Final = 1024
 _DIRECT: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -23,7 +23,7 @@ class Slot(NamedTuple):
 
     dtype: torch.dtype
     device: torch.device
-    index: int
+    number: int
 
 
 class _Pairs:
@@ -71,10 +71,10 @@ class Flags:
         pairs = self._pairs.get(key)
         if pairs is None:
             pairs = self._pairs[key] = _Pairs(*key)
-        index = pairs.used
+        number = pairs.used
         # NaN shows in both, the infinities each in one; one kernel and no temporary.
         torch.aminmax(values, out=pairs.next())
-        return Slot(*key, index)
+        return Slot(*key, number)
 
     def read(self) -> None:
         """Fetch all flags.
@@ -86,7 +86,7 @@ class Flags:
 
     def bits(self, slot: Slot | None) -> int:
         """What was seen; 0 is finite. Only after `read`."""
-        return 0 if slot is None else self._pairs[slot.dtype, slot.device].bits[slot.index]
+        return 0 if slot is None else self._pairs[slot.dtype, slot.device].bits[slot.number]
 
 
 def can_be_bad(tensor: Tensor) -> bool:

@@ -62,14 +62,15 @@ class Lineage:
     def _of(self, tensor: Tensor) -> list[_Written]:
         storage = tensor.untyped_storage()
         entry = self._storages.get(storage._cdata)
-        if entry is None or entry[0].expired():
-            entry = self._storages[storage._cdata] = (StorageWeakRef(storage), [])
+        if entry is None or entry[0].expired():  # type: ignore[no-untyped-call]
+            entry = (StorageWeakRef(storage), [])  # type: ignore[no-untyped-call]
+            self._storages[storage._cdata] = entry
         return entry[1]
 
 
 def span(tensor: Tensor) -> Range:
     """The bytes of its storage between the first and the last element of a tensor."""
-    size, offset, numel = tensor.element_size(), tensor.storage_offset(), tensor.numel()
+    size, offset, numel = tensor.element_size(), int(tensor.storage_offset()), tensor.numel()
     if numel and not tensor.is_contiguous():
         numel = 1 + sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
     return offset * size, (offset + numel) * size

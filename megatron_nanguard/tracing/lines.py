@@ -1,4 +1,4 @@
-"""Which line of the user's or Megatron's source issued an operator: the first frame outside of torch and of ourselves."""
+"""Which line of source issued an operator: that of the first frame outside of torch and of ourselves."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ class TaggedNodes:
 
     def made(self, node: Node) -> Made | None:
         """Read the tag."""
-        made: Made | None = node.metadata.get(_KEY)
+        made: Made | None = _metadata(node).get(_KEY)
         return made
 
     def _tag(self, node: Node) -> None:
         made = self._here(node)
         if made is not None:
-            node.metadata[_KEY] = made
+            _metadata(node)[_KEY] = made
         self._on_node(node)
 
 
@@ -66,7 +66,7 @@ class NumberedNodes:
 
     def __init__(self, here: Callable[[], Made | None]) -> None:
         self._here = here
-        self._next: dict[int, int] = {threading.get_ident(): torch.autograd._get_sequence_nr()}
+        self._next: dict[int, int] = {threading.get_ident(): _next_number()}
         self._made: dict[int, dict[int, Made]] = {}
 
     def recording(self) -> AbstractContextManager[Any]:
@@ -75,7 +75,7 @@ class NumberedNodes:
 
     def note(self) -> None:
         """Numbers handed out since the last look in this thread belong to the place current until now."""
-        thread, upto = threading.get_ident(), torch.autograd._get_sequence_nr()
+        thread, upto = threading.get_ident(), _next_number()
         first = self._next.get(thread, 0)
         if first == upto:
             return
@@ -91,6 +91,16 @@ class NumberedNodes:
         if len(by_thread) == 1:
             return next(iter(by_thread.values()))
         return by_thread.get(threading.get_ident())
+
+
+def _next_number() -> int:
+    return torch._C._autograd._get_sequence_nr()
+
+
+def _metadata(node: Any) -> dict[str, Any]:
+    """The node's own dictionary: an attribute, though torch's types call it a method."""
+    metadata: dict[str, Any] = node.metadata
+    return metadata
 
 
 def can_tag_nodes() -> bool:

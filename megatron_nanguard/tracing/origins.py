@@ -116,7 +116,7 @@ def _weight_gradient(walk: Walk, place: Writer) -> str:
         event = walk.events[following.event]
         if event.place.phase == "accumulate" and event.place.parameter:
             return f"wgrad of {event.place.parameter}"
-        if event.operator.partition(".")[0] not in _HANDS_ON:
+        if event.kind is not EventKind.LOOKED and event.operator.partition(".")[0] not in _HANDS_ON:
             return ""
         following = walk.towards[following]
     return ""
@@ -168,8 +168,9 @@ def _sent_unseen(walk: Walk, place: Writer) -> TracedOrigin:
 
 
 def _path(walk: Walk, place: Writer) -> tuple[str, ...]:
-    steps = (walk.events[step.event] for step in _steps(walk, place))
-    return tuple(_unrepeated(_step(event) for event in steps if event.kind is not EventKind.LOOKED))[:_LONGEST_PATH]
+    first, *later = [walk.events[step.event] for step in _steps(walk, place)]
+    steps = [first, *(event for event in later if event.kind is not EventKind.LOOKED)]
+    return tuple(_unrepeated(map(_step, steps)))[:_LONGEST_PATH]
 
 
 def _steps(walk: Walk, place: Writer) -> Iterator[Writer]:

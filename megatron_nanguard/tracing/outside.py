@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ class Owned(NamedTuple):
         name: what it is, such as "parameter decoder.layers.0.mlp.linear_fc1.weight".
         module: global path.
         is_parameter: a parameter or its gradient; no Inf is meant there.
+        is_gradient: the gradient of a parameter.
     """
 
     start: int
@@ -27,6 +29,7 @@ class Owned(NamedTuple):
     name: str
     module: str
     is_parameter: bool
+    is_gradient: bool = False
 
 
 class Outside:
@@ -36,6 +39,8 @@ class Outside:
         self._chunks, self._names, self._params = chunks, names, params
         gradients = (local_gradient(param) for param in params)
         tensors = (*params, *(gradient.data for gradient in gradients if gradient is not None))
+        self._by_start: list[Owned] = []
+        self._num_named = 0
         self._storages = {tensor.untyped_storage()._cdata for tensor in tensors}
 
     def holds(self, tensor: Tensor) -> bool:
@@ -44,22 +49,28 @@ class Outside:
 
     def owner(self, tensor: Tensor) -> Owned | None:
         """Return what of the model the tensor lies in; None when it is not the model's."""
+        # A caller that meets its parameters one by one adds to the names.
+        if len(self._params) != self._num_named:
+            self._num_named = len(self._params)
+            self._by_start = sorted(self._owned(), key=lambda owned: owned.start)
         address = tensor.data_ptr()
-        return next((owned for owned in self._owned() if owned.start <= address < owned.end), None)
+        index = bisect_right(self._by_start, address, key=lambda owned: owned.start) - 1
+        owned = self._by_start[index] if index >= 0 else None
+        return owned if owned is not None and address < owned.end else None
 
     def _owned(self) -> Iterator[Owned]:
         for param, name in self._params.items():
-            module = name.rpartition(".")[0]
-            yield _owned(param, f"parameter {name}", module, is_parameter=True)
+            path = name.rpartition(".")[0]
+            yield _owned(param, f"parameter {name}", path, is_parameter=True)
             gradient = local_gradient(param)
             if gradient is not None:
-                yield _owned(gradient.data, f"gradient of {name}", module, is_parameter=True)
+                yield _owned(gradient.data, f"gradient of {name}", path, is_parameter=True, is_gradient=True)
         for chunk in self._chunks:
             for module in chunk.modules():
                 path = self._names.get(module, "")
-                for name, buffer in module._buffers.items():
+                for leaf, buffer in module._buffers.items():
                     if buffer is not None:
-                        yield _owned(buffer, f"buffer {path}.{name}", path, is_parameter=False)
+                        yield _owned(buffer, f"buffer {path}.{leaf}", path, is_parameter=False)
 
 
 def describe(tensor: Tensor) -> str:
@@ -67,6 +78,6 @@ def describe(tensor: Tensor) -> str:
     return f"tensor {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool) -> Owned:
+def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool, is_gradient: bool = False) -> Owned:
     start = tensor.data_ptr()
-    return Owned(start, start + tensor.numel() * tensor.element_size(), name, module, is_parameter)
+    return Owned(start, start + tensor.numel() * tensor.element_size(), name, module, is_parameter, is_gradient)

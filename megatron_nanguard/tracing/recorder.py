@@ -15,7 +15,7 @@ from megatron_nanguard.tracing.facts import look_closely
 from megatron_nanguard.tracing.flags import Flags, can_be_bad
 from megatron_nanguard.tracing.lineage import Lineage, Range, Writer
 from megatron_nanguard.tracing.messages import Call, Messages, can_hold_values, phase_of
-from megatron_nanguard.tracing.outside import Outside, describe
+from megatron_nanguard.tracing.outside import Outside, Owned, describe
 from megatron_nanguard.tracing.place import Place
 from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant, tensors
 from megatron_nanguard.tracing.whereabouts import Whereabouts
@@ -60,7 +60,7 @@ class Recorder:
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = Operator.of(func)
-        self._where.about_to_run(operator.label)
+        self._where.about_to_run(operator)
         if operator.kind is CallKind.MESSAGE:
             return self._before_message(operator, args, kwargs)
         if not self._where.is_traced:
@@ -106,16 +106,20 @@ class Recorder:
         """Who wrote what a tensor holds; what came from outside becomes an event."""
         return self._read("", None, tensor).writers if can_be_bad(tensor) else ()
 
-    def region_writers(self, tensor: Tensor) -> tuple[Writer, ...]:
-        """Who wrote what the node that has just run hands on, as far as it was written in there."""
+    def left_region(self, tensor: Tensor) -> list[Writer]:
+        """Look at what the node that has just run hands on: its kernel may have written there unseen.
+
+        Returns:
+            Who wrote it in there.
+        """
         if not can_be_bad(tensor):
-            return ()
+            return []
         here = self._where.place()
-        if not self._lineage.is_known(tensor):
-            event = self._event("unseen write", EventKind.FILLED, here, [])
-            return (self._wrote(event, tensor, self.flags.put(tensor)),)
-        writers = self._read("", None, tensor).writers
-        return tuple(writer for writer in writers if self.events[writer.event].place.node == here.node)
+        # Memory from a kernel that no operator was seen handing out is not from before the trace.
+        reads = [self._read("", None, tensor)] if self._lineage.is_known(tensor) else []
+        inside = [w for read in reads for w in read.writers if self.events[w.event].place.node == here.node]
+        event = self._event(str(here.node), EventKind.LOOKED, here, reads)
+        return [*inside, self._wrote(event, tensor, self.flags.put(tensor))]
 
     def finish(self) -> None:
         """Look at the messages that nobody read, then fetch all flags.
@@ -164,9 +168,12 @@ class Recorder:
         place = Place("load", self._where.step, owned.module if owned else "")
         event = self._event(owned.name if owned else describe(part), EventKind.OUTSIDE, place, [])
         event.is_parameter = owned is not None and owned.is_parameter
-        # Between the micro-batches the schedule hands on what steps that are not traced have made.
-        event.is_untraced = owned is None and self._where.step.microbatch is None and self._where.traces_a_microbatch
+        event.is_untraced = self._where.has_skipped and self._is_of_a_skipped_step(owned)
         return self._wrote(event, part, self.flags.put(part))
+
+    def _is_of_a_skipped_step(self, owned: Owned | None) -> bool:
+        """Gradients add up over all steps; between the steps the schedule hands on what they have made."""
+        return self._where.step.microbatch is None if owned is None else owned.is_gradient
 
     def _note_arrivals(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A step that is not traced reads: the buffers of messages must not be held beyond that."""

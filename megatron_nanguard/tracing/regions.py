@@ -1,4 +1,4 @@
-"""An autograd.Function stands for a kernel: its backward is a region whose outputs are named after the forward's arguments.
+"""An autograd.Function stands for a kernel: the outputs of its backward are named after the forward's arguments.
 
 Position j of what a backward returns belongs to argument j of the forward, so the gradients of `attend(ctx, q, k, v)`
 are the gradients of q, k and v whatever the kernel calls them.

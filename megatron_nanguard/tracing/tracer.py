@@ -42,7 +42,7 @@ UNNAMED_REGIONS = "outputs of autograd.Functions are not named: this torch has n
 MARKER = "marker fill"
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator of the chosen micro-batch and of the schedule around the micro-batches.
 
     Events have the same numbers in every traced pass of the same call, so what one pass found can be looked at closely
@@ -73,8 +73,9 @@ class Tracer(TorchDispatchMode):
             marker: fill fresh memory with a NaN of known bits; another result then than without.
             probe: events of an earlier pass to look at closely, such as its origins.
         """
-        super().__init__()
-        self._rank, self._microbatch, self._params = rank, microbatch, params
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rank, self._microbatch = rank, microbatch
+        self._by_chunk = _params_by_chunk(chunks, params)
         self._shield = Shield()
         self._whereabouts = Whereabouts(names, params, microbatch, self._node_made, self._shielded)
         outside = Outside(chunks, names, params)
@@ -93,18 +94,24 @@ class Tracer(TorchDispatchMode):
     def __enter__(self) -> Tracer:
         """Start to trace."""
         self._entered.enter_context(self._whereabouts.following())
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
         """Stop; the flags are still on the device."""
-        super().__exit__(*exc)
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
         self._entered.close()
 
     @contextmanager
     def at(self, microbatch: int | None, chunk: int, in_backward: bool) -> Iterator[None]:
-        """Around a forward or backward step of the schedule."""
-        with self._whereabouts.at(Step(microbatch, chunk, in_backward)):
+        """Around a forward or backward step of the schedule.
+
+        Before the traced backward the gradients are looked at: what is bad by then came from elsewhere.
+        """
+        step = Step(microbatch, chunk, in_backward)
+        with self._whereabouts.at(step):
+            if in_backward and microbatch is not None and microbatch == self._microbatch:
+                self._quietly(self._look_at_gradients, step, self._whereabouts.has_skipped)
             yield
 
     def after_backward(self, microbatch: int | None, chunk: int) -> None:
@@ -117,7 +124,9 @@ class Tracer(TorchDispatchMode):
         is_chosen = microbatch is not None and microbatch == self._microbatch
         self._was_traced |= is_chosen
         if self._was_traced:
-            self._quietly(self._look_at_gradients, Step(microbatch, chunk, True), is_chosen)
+            self._quietly(self._look_at_gradients, Step(microbatch, chunk, True), not is_chosen)
+        if is_chosen:
+            self._quietly(self._add_sinks, chunk)
 
     def add_loss(self, microbatch: int, loss: Tensor) -> None:
         """A loss the schedule got: a bad one must lead back to somewhere too.
@@ -132,8 +141,9 @@ class Tracer(TorchDispatchMode):
 
         Sync: one host read per dtype and device.
         """
-        for name, gradient in self._gradients():
-            self._quietly(self._sink, name, gradient)
+        for chunk in range(len(self._by_chunk)):
+            for name, gradient in self._gradients(chunk):
+                self._quietly(self._sink, name, gradient)
         self._quietly(self._recorder.finish)
 
     def summarize(self, coords: str) -> RankTrace:
@@ -143,7 +153,13 @@ class Tracer(TorchDispatchMode):
             coords: of this rank, such as "tp1pp1dp0".
         """
         if self._shield.fault is not None:
-            return RankTrace(self._rank, coords, self._microbatch, self._labels(), broken=self._shield.fault)
+            return RankTrace(
+                rank=self._rank,
+                coords=coords,
+                microbatch=self._microbatch,
+                labels=self._labels(),
+                broken=self._shield.fault,
+            )
         trace = Trace(self._recorder.events, self._sinks, self._output_names)
         return summarize(trace, self._recorder.flags, self._rank, coords, self._microbatch, self._labels())
 
@@ -158,21 +174,23 @@ class Tracer(TorchDispatchMode):
             self._shielded(self._recorder.after, started, args, kwargs, result)
         return result
 
-    def _look_at_gradients(self, step: Step, is_chosen: bool) -> None:
-        for name, gradient in self._gradients():
-            if self._recorder.is_under_way(gradient):
-                continue
-            place = Place("accumulate", step, name.rpartition(".")[0], parameter=name)
-            self._recorder.look(f"wgrad of {name}", gradient, place, is_untraced=not is_chosen)
-            if is_chosen:
+    def _look_at_gradients(self, step: Step, is_untraced: bool) -> None:
+        for name, gradient in self._gradients(step.chunk):
+            if not self._recorder.is_under_way(gradient):
+                place = Place("accumulate", step, name.rpartition(".")[0], parameter=name)
+                self._recorder.look(f"wgrad of {name}", gradient, place, is_untraced)
+
+    def _add_sinks(self, chunk: int) -> None:
+        for name, gradient in self._gradients(chunk):
+            if not self._recorder.is_under_way(gradient):
                 self._sink(name, gradient)
 
     def _sink(self, name: str, tensor: Tensor) -> None:
         writers = self._recorder.writers(tensor)
         self._sinks.append(SinkRead(name, self._recorder.flags.put(tensor), writers))
 
-    def _gradients(self) -> Iterator[tuple[str, Tensor]]:
-        for param, name in self._params.items():
+    def _gradients(self, chunk: int) -> Iterator[tuple[str, Tensor]]:
+        for name, param in self._by_chunk[chunk]:
             gradient = local_gradient(param)
             if gradient is not None:
                 yield name, gradient.data
@@ -188,7 +206,7 @@ class Tracer(TorchDispatchMode):
     def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(gradient_names(node), gradients, strict=True):
             if gradient is not None:
-                for writer in self._recorder.region_writers(gradient):
+                for writer in self._recorder.left_region(gradient):
                     self._output_names.setdefault(writer, name)
 
     def _quietly(self, look: Callable[..., None], *args: Any) -> None:
@@ -210,3 +228,12 @@ class Tracer(TorchDispatchMode):
             (UNNAMED_REGIONS, not self._whereabouts.tags_nodes),
         )
         return tuple(label for label, applies in labels if applies)
+
+
+def _params_by_chunk(chunks: Sequence[Module], params: Mapping[Parameter, str]) -> list[list[tuple[str, Parameter]]]:
+    """Names and parameters of each chunk; those of no chunk, such as a caller's own leaves, go with the first."""
+    owners = {param: number for number, chunk in enumerate(chunks) for param in chunk.parameters()}
+    by_chunk: list[list[tuple[str, Parameter]]] = [[] for _ in range(max(1, len(chunks)))]
+    for param, name in params.items():
+        by_chunk[owners.get(param, 0)].append((name, param))
+    return by_chunk

@@ -1,7 +1,7 @@
 """The walk back: from bad gradients, losses and messages over bad values only, to where nothing bad went in.
 
-What dies on the way, in a mask, a `where` or a clamp, is never reached, so it needs no rule. Infinities that were meant,
-such as a mask's, are left out; the operator that makes a NaN of them is an origin.
+What dies on the way, in a mask, a `where` or a clamp, is never reached, so it needs no rule. Infinities that were
+meant, such as a mask's, are left out; the operator that makes a NaN of them is an origin.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from megatron_nanguard.tracing.lineage import Writer
 class Walk:
     """Everything bad that a gradient, a loss or a message leads back to.
 
-    A place of the walk is a `Writer`: an output of an event, or with a negative output ``~k`` what the event, a message,
-    sent as its k-th tensor.
+    A place of the walk is a `Writer`: an output of an event, or with a negative output ``~k`` what the event, a
+    message, sent as its k-th tensor.
 
     Attributes:
         origins: where nothing bad went in, in the order of execution.

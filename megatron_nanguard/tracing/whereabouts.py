@@ -23,6 +23,7 @@ from megatron_nanguard.tracing.nodes import (
     short_name,
 )
 from megatron_nanguard.tracing.place import Made, Place, Step
+from megatron_nanguard.tracing.schema import Operator
 
 
 class Whereabouts:
@@ -47,6 +48,7 @@ class Whereabouts:
         """
         self.step = Step()
         self.operator = ""
+        self.has_skipped = False
         self.tags_nodes = can_tag_nodes()
         self._params, self._microbatch = params, microbatch
         self._lines = Lines()
@@ -57,11 +59,6 @@ class Whereabouts:
     def is_traced(self) -> bool:
         """Whether the current step is the one to be traced, or none is running."""
         return self.step.microbatch is None or self.step.microbatch == self._microbatch
-
-    @property
-    def traces_a_microbatch(self) -> bool:
-        """Whether there are steps that are not traced."""
-        return self._microbatch is not None
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -81,15 +78,18 @@ class Whereabouts:
         """A forward or backward step of the schedule."""
         self._nodes.note()
         outer, self.step = self.step, step
+        self.has_skipped |= not self.is_traced
         try:
             yield
         finally:
             self._nodes.note()
             self.step = outer
 
-    def about_to_run(self, operator: str) -> None:
+    def about_to_run(self, operator: Operator) -> None:
         """An operator is dispatched; its node is made just before or just after."""
-        self.operator = operator
+        # What a node saves for the backward is detached before the node is shown.
+        if operator.base != "detach":
+            self.operator = operator.label
         self._nodes.note()
 
     def place(self, between: Phase = "finalize") -> Place:
@@ -98,7 +98,7 @@ class Whereabouts:
         Args:
             between: the phase where the schedule is in no micro-batch.
         """
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         line = self._lines.here()
         if node is None:
             return Place(self._phase_of_step(between), self.step, self._modules.current, None, line)

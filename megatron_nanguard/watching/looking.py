@@ -75,7 +75,9 @@ def pattern_of(nan_count: int, inf_count: int) -> Pattern:
 
 
 def _reals(tensor: Tensor) -> Tensor | None:
-    """The floating-point numbers of a tensor; None if it has none, or none that `aminmax` can look at."""
+    """The floating-point numbers of a tensor; None if it has none, or none that `aminmax` can look at: fp8, sparse."""
+    if tensor.layout is not torch.strided:
+        return None
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.itemsize == 1:

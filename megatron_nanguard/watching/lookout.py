@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
-from megatron_nanguard.watching.call import Call
+from megatron_nanguard.watching.call import Call, Kept
 from megatron_nanguard.watching.crossings import crossings
 from megatron_nanguard.watching.hit import Hit, WatchPhase
 from megatron_nanguard.watching.looking import named_tensors
@@ -82,7 +82,7 @@ class Lookout:
             if call is None:
                 return
             outputs = dict(named_tensors(output))
-            call.outputs = type(call.inputs)(outputs)
+            call.outputs = Kept(outputs)
             if call.has_bad_outputs(self._above):
                 self._hit(call, call.phase)
             elif torch.is_grad_enabled():

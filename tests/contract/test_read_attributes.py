@@ -14,7 +14,19 @@ SET_IN_EVERY_RELEASE = {
         *("self.params_list =", "self.grad_data =", "self.offset =", "self.buckets ="),
         *("self.param_index_map", "self.data_parallel_group =", "self.ddp_config ="),
     ),
-    "megatron.core.distributed.distributed_data_parallel": ("self.buffers", "self.expert_parallel_buffers"),
+    "megatron.core.distributed.distributed_data_parallel": (
+        *("self.buffers", "self.expert_parallel_buffers", "def zero_grad_buffer(self"),
+    ),
+    "megatron.core.pipeline_parallel.schedules": (
+        *("def forward_step(", "def backward_step(", "current_microbatch=", "return output_tensor, num_tokens"),
+    ),
+    "megatron.core.tensor_parallel.random": ("_CUDA_RNG_STATE_TRACKER", "def get_states(self", "def set_states(self"),
+    "megatron.core.timers": ("self._timers = {}", "self._timers[name]"),
+    "megatron.core.optimizer.optimizer": ("self.float16_groups = []", "self.fp32_from_float16_groups = []"),
+    "megatron.core.optimizer.distrib_optimizer": (
+        *("self.model_float16_groups,", "self.shard_fp32_from_float16_groups,"),
+        *("self.model_fp32_groups,", "self.shard_fp32_groups,"),
+    ),
     "megatron.core.transformer.moe.moe_layer": ("self.local_expert_indices =",),
     "megatron.core.transformer.transformer_layer": ("self.layer_number =",),
     "megatron.core.models.common.language_module.language_module": (".shared_embedding = True", ".shared = True"),

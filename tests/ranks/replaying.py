@@ -5,12 +5,14 @@ left out of it. Each replay starts from the decision point and is followed by a 
 `replay{RANK}.json` in END_STATE_DIR.
 
 LEAVE_OUT_AT_FETCH=1: items are recorded without copying them. CONSUMER=mutating: the forward step scales the loss mask
-that it was given, in place.
+that it was given, in place. SPOILED=rank,step,microbatch: the gradient that enters the last MLP of that rank is NaN in
+the backward of that micro-batch, in replays too.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import sys
@@ -19,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.optimizer import optimizer as optimizers
 from megatron.core.pipeline_parallel import schedules
 
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.device import Device, training_device
 from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall, Recorder, again, batch, replay
+from megatron_nanguard.sentinel import BeforeReduction
 
-PLANS = dict(part.split(":") for part in os.environ["REPLAYS"].split(";"))
+PLANS = dict(part.split(":") for part in os.environ["REPLAYS"].replace(" ", "").split(";"))
 
 found: list[dict[str, Any]] = []
 
@@ -37,7 +41,8 @@ class Host:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.recorder: Recorder | None = None
-        self.step = 0
+        self.before = BeforeReduction(per_parameter=True)
+        self.step = 1
         self.depth = 0
 
     def schedule(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +53,10 @@ class Host:
             if kwargs.get("forward_only"):
                 return original(**kwargs)
             model = kwargs["model"]
-            self.recorder = self.recorder or Recorder(model if isinstance(model, list) else [model], self.device)
+            if self.recorder is None:
+                chunks = model if isinstance(model, list) else [model]
+                self.recorder = Recorder(chunks, self.device)
+                spoil(chunks)
             return original(**self.recorder.open(original, kwargs))
 
         return forward_backward
@@ -68,15 +76,25 @@ class Host:
 
         return prepare
 
+    def start_grad_sync(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Take the norms of buckets that are about to be reduced."""
+
+        @functools.wraps(original)
+        def start(group: Any, *args: Any, **kwargs: Any) -> Any:
+            self.before.look(group, False)
+            return original(group, *args, **kwargs)
+
+        return start
+
     def decide(self) -> None:
         """Do what the plan says for this step."""
         assert self.recorder is not None
-        self.step += 1
         call = self.recorder.call
         assert call is not None
-        for what in filter(None, PLANS.get(str(self.step), "").replace(" ", "").split(",")):
+        for what in filter(None, PLANS.get(str(self.step), "").split(",")):
             found.append({"step": self.step, "what": what, **replayed(call, what)})
         self.recorder.close()
+        self.step += 1
 
 
 def replayed(call: RecordedCall, what: str) -> dict[str, Any]:
@@ -85,6 +103,7 @@ def replayed(call: RecordedCall, what: str) -> dict[str, Any]:
     num_losses = len(losses)
     point = DecisionPoint.take(call)
     bad = FirstBad(call.chunks)
+    host.before.clear()
     with LEFT_OUT[what](call):
         result = replay(call, after_backward=bad.look)
     exactness = point.compare(result)
@@ -97,7 +116,7 @@ def replayed(call: RecordedCall, what: str) -> dict[str, Any]:
         "tolerance": exactness.tolerance,
         "losses_equal": [one.tolist() for one, _ in first_losses] == [one.tolist() for one, _ in again_losses],
         "still_differs": point.put_back(),
-        "bad": sorted(bad.read()),
+        "bad": sorted(bad.read(host.before.taken())),
         "seconds": result.seconds,
     }
 
@@ -157,6 +176,21 @@ LEFT_OUT: Mapping[str, without] = {
 }
 
 
+def spoil(chunks: list[Any]) -> None:
+    """Plant what SPOILED says."""
+    rank, step, microbatch = (int(word) for word in os.environ.get("SPOILED", "-1,0,0").split(","))
+    if rank != int(os.environ["RANK"]):
+        return
+    calls = itertools.count()
+
+    def spoiled(module: Any, inputs: Any, output: Any) -> None:
+        if next(calls) % 4 == microbatch and host.step == step:
+            output[0].register_hook(lambda gradient: gradient * float("nan"))
+
+    [*_, last] = [module for module in chunks[-1].modules() if type(module).__name__ == "MLP"]
+    last.register_forward_hook(spoiled)
+
+
 def mutating(get_batch: Callable[..., Any]) -> Callable[..., Any]:
     """A consumer that works in place on what it was given."""
 
@@ -179,6 +213,7 @@ for name in [name for name in vars(schedules) if name.startswith("forward_backwa
     setattr(schedules, name, host.schedule(getattr(schedules, name)))
 for cls in (optimizers.FP32Optimizer, optimizers.MixedPrecisionOptimizer, optimizers.ChainedOptimizer):
     cls.prepare_grads = host.prepare_grads(cls.__dict__["prepare_grads"])
+_ParamAndGradBucketGroup.start_grad_sync = host.start_grad_sync(_ParamAndGradBucketGroup.start_grad_sync)
 
 import tests.ranks.end_state  # noqa: E402, F401  it trains when it is imported
 

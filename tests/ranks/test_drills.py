@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,13 @@ from megatron_nanguard.cpurun import pretrain_script
 from megatron_nanguard.cpurun.server import Server
 from tests.ranks.layouts import LAYOUTS, Layout
 from tests.ranks.planted import GRID, MORE_ARGUMENTS, layout_b
-from tests.ranks.planted.incident import Case, Incident
+from tests.ranks.planted.checks import check_incident, place
+from tests.ranks.planted.incident import Case
 from tests.ranks.run_files import RunFiles, read
 
 pytestmark = pytest.mark.ranks
 
 FIRST_CASE = 2
-CLEAN_FILE_BYTES = 4096
-RANK_FILE_BYTES = 1 << 20
 LOG_LINE = re.compile(r"iteration +(\d+)/.*?(?:grad norm: (\S+) .*?)?number of skipped iterations: +(\d+)")
 
 
@@ -36,61 +35,6 @@ def steps_of(cases: Sequence[Case]) -> dict[int, Case]:
 
 def specification(cases: Sequence[Case]) -> str:
     return ";".join(case.drill.format(step=step) for step, case in steps_of(cases).items() if case.drill)
-
-
-def place(layout: Layout, rank: int) -> str:
-    """Where a rank stands, as file names say it: tp fastest, then cp, dp, pp; ep is the fast part of dp."""
-    rest, tp = divmod(rank, layout.tp)
-    rest, cp = divmod(rest, layout.cp)
-    pp, dp = divmod(rest, layout.dp)
-    context = f"cp{cp}" if layout.cp > 1 else ""
-    return f"tp{tp}pp{pp}dp{dp}{context}" + (f"ep{dp % layout.ep}" if layout.ep > 1 else "")
-
-
-def check_merged(found: Mapping[str, Any], expected: Incident, nproc: int) -> None:
-    ranks = {name: set(members) for name, members in found["ranks"].items()}
-    clean = set(range(nproc)) - expected.before - expected.after_only
-    assert ranks == {"bad_before": expected.before, "bad_after_only": expected.after_only, "clean": clean}
-    assert found["kind"] == expected.kind
-    assert [group["indices"] for group in found["groups"]] == [as_lists(group) for group in expected.groups]
-    assert {rank for group in found["groups"] for rank in group["ranks"]} == expected.before
-    if expected.words:
-        assert tuple(group["words"] for group in found["groups"]) == expected.words
-    carried = {one["rank"]: one["by"] for one in found["infected"]}
-    assert carried == {rank: by for by, reached in expected.by.items() for rank in reached}
-    losses = {one["index"]: set(one["nonfinite_ranks"]) for one in found["losses"] if one["nonfinite_ranks"]}
-    assert losses == expected.losses
-    assert found["policy"]["action"] == "skip"
-
-
-def check_parameters(found: Mapping[str, Any], expected: Incident) -> None:
-    names: dict[str, set[str]] = {"local": set(), "reduced": set()}
-    counts: dict[str, int | None] = {"local": None, "reduced": None}
-    for parameter in found["parameters"]:
-        where = parameter["where"]
-        names[where].add(parameter["name"])
-        assert parameter["pattern"] == expected.pattern, parameter
-        if parameter["nan_count"] is not None:
-            counts[where] = (counts[where] or 0) + parameter["nan_count"]
-    assert names == {"local": expected.local, "reduced": expected.reduced}
-    if expected.counts is not None:
-        assert (counts["local"], counts["reduced"]) == expected.counts
-
-
-def as_lists(group: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    return {axis: list(indices) for axis, indices in group.items()}
-
-
-def check_postmortems(run: RunFiles, step: int, expected: Incident, layout: Layout) -> None:
-    """Every rank wrote a valid file under its own name, and all say the same of the whole."""
-    merged, files = run.merged(step), run.postmortems(step)
-    assert list(files) == [f"rank{rank:05d}_{place(layout, rank)}.json" for rank in range(layout.nproc)]
-    for rank, (name, own) in enumerate(files.items()):
-        assert (own["step"], own["phase"], own["policy"]) == (step, "complete", "skip")
-        assert (own["ranks"], own["groups"], own["kind"]) == (merged["ranks"], merged["groups"], merged["kind"])
-        size = (run.path / "incidents" / f"step_{step:08d}" / name).stat().st_size
-        touched = rank in expected.before | expected.after_only
-        assert size <= (RANK_FILE_BYTES if touched else CLEAN_FILE_BYTES), f"{name}: {size} bytes"
 
 
 def check_run(run: RunFiles, cases: Sequence[Case], layout: Layout) -> None:
@@ -134,7 +78,7 @@ def train_with_faults(ranks: Server, folder: Path, layout: Layout, cases: Sequen
     chosen = layout.plus(
         *("--train-iters", str(len(cases) + 1)),
         *("--nanguard", "--nanguard-dir", str(folder), f"--nanguard-drill={specification(cases)}"),
-        *("--nanguard-on-nonfinite", "skip", "--nanguard-max-skips", "99/99"),
+        *("--nanguard-on-nonfinite", "skip", "--nanguard-max-skips", "99/99", "--nanguard-replay", "off"),
     )
     finished = ranks.run(layout.nproc, pretrain_script(), chosen.args, in_rank="megatron_nanguard:enable", cwd=folder)
     assert finished.code == 0, finished.out
@@ -142,9 +86,7 @@ def train_with_faults(ranks: Server, folder: Path, layout: Layout, cases: Sequen
     assert run.incidents == [f"step_{step:08d}" for step, case in steps_of(cases).items() if case.incident]
     for step, case in steps_of(cases).items():
         if case.incident:
-            check_merged(run.merged(step), case.incident, layout.nproc)
-            check_parameters(run.merged(step), case.incident)
-            check_postmortems(run, step, case.incident, layout)
+            check_incident(run, step, case.incident, layout)
     check_run(run, cases, layout)
     check_log(finished.out, cases)
     return run

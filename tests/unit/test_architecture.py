@@ -36,6 +36,7 @@ TORCH_SIDE = {
     "arbitration": 5,
     "policy": 5,
     "drill": 5,
+    "watching": 5,
     "parameters": 4,
     "sentinel": 4,
     "coordination": 4,

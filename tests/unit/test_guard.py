@@ -341,6 +341,7 @@ def test_a_trainer_that_takes_a_skip_for_fatal_gets_an_abort_instead(
 def test_evaluation_is_no_step(install: Callable[..., Guarded]) -> None:
     found, made = install(), trainer()
     made.forward_backward([nan_in(made)], forward_only=True)
+    made.optimizer.prepare_grads()
     assert found.counts() == (0, 0, 0)
     assert step(made)
     assert found.counts() == (1, 0, 0)

@@ -27,9 +27,14 @@ GOOD = [
     ("deadline", "86400", 86400.0),
     ("norms", "param", "param"),
     ("norms", "bucket", "bucket"),
+    ("replay", "auto", "auto"),
+    ("replay", "off", "off"),
     ("scaler_skips", "1", 1),
     ("scaler_skips", "20", 20),
+    ("capture", "none", "none"),
+    ("capture", "op", "op"),
     ("drill", DRILL, DRILL),
+    ("watch", r"mlp\.activation$", r"mlp\.activation$"),
 ]
 
 # option, text, the complaint after the name of the flag or variable
@@ -47,11 +52,23 @@ BAD = [
     ("deadline", "nan", "'nan' is not a number of seconds between 1 and 86400"),
     ("deadline", "inf", "'inf' is not a number of seconds between 1 and 86400"),
     ("norms", "all", "'all' is not one of param, bucket"),
+    ("replay", "on", "'on' is not one of auto, off"),
     ("scaler_skips", "0", "'0' is not a whole number of at least 1"),
     ("scaler_skips", "2.0", "'2.0' is not a whole number of at least 1"),
     ("scaler_skips", "-3", "'-3' is not a whole number of at least 1"),
     ("scaler_skips", "", "'' is not a whole number of at least 1"),
+    ("capture", "full", "'full' is not one of none, op"),
     ("drill", "", "an empty drill; plant one or leave the option out"),
+    ("watch", "mlp(", "'mlp(' is not a regular expression: missing ), unterminated subpattern at position 3"),
+    ("watch", "", "an empty expression; '.' watches every module"),
+    ("watch_steps", "3", "'3' is not A:B with 1 <= A <= B, both steps included, for example 120:125"),
+    ("watch_steps", "0:3", "'0:3' is not A:B with 1 <= A <= B, both steps included, for example 120:125"),
+    ("watch_steps", "4:3", "'4:3' is not A:B with 1 <= A <= B, both steps included, for example 120:125"),
+    ("watch_above", "big", "'big' is not a finite number above 0, for example 1e4"),
+    ("watch_above", "0", "'0' is not a finite number above 0, for example 1e4"),
+    ("watch_above", "-1", "'-1' is not a finite number above 0, for example 1e4"),
+    ("watch_above", "nan", "'nan' is not a finite number above 0, for example 1e4"),
+    ("watch_above", "inf", "'inf' is not a finite number above 0, for example 1e4"),
 ]
 
 
@@ -70,8 +87,13 @@ def test_the_options_are_these_and_no_others() -> None:
         ("--nanguard-deadline", "NANGUARD_DEADLINE", 120.0),
         ("--nanguard-strict", "NANGUARD_STRICT", False),
         ("--nanguard-norms", "NANGUARD_NORMS", "param"),
+        ("--nanguard-replay", "NANGUARD_REPLAY", "auto"),
         ("--nanguard-scaler-skips", "NANGUARD_SCALER_SKIPS", 8),
+        ("--nanguard-capture", "NANGUARD_CAPTURE", "op"),
         ("--nanguard-drill", "NANGUARD_DRILL", None),
+        ("--nanguard-watch", "NANGUARD_WATCH", None),
+        ("--nanguard-watch-steps", "NANGUARD_WATCH_STEPS", None),
+        ("--nanguard-watch-above", "NANGUARD_WATCH_ABOVE", None),
     ]
     assert [(flag_of(o.name), variable_of(o.name), o.default) for o in OPTIONS] == frozen
 
@@ -92,8 +114,13 @@ def test_without_flag_and_variable_the_guard_is_off() -> None:
         deadline=120.0,
         strict=False,
         norms="param",
+        replay="auto",
         scaler_skips=8,
+        capture="op",
         drill=None,
+        watch=None,
+        watch_steps=None,
+        watch_above=None,
     )
 
 
@@ -170,6 +197,25 @@ def test_a_drill_without_the_guard_is_a_contradiction_unless_the_guard_was_switc
     assert not read("--nanguard", "--nanguard-drill", DRILL, NANGUARD="0").on
 
 
+def test_a_watch_without_the_guard_is_a_contradiction() -> None:
+    with pytest.raises(SettingsError, match=r"^--nanguard-watch needs --nanguard$"):
+        read("--nanguard-watch", "mlp")
+    assert not read("--nanguard-watch", "mlp", NANGUARD="0").on
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [("watch_steps", "3:5", (3, 5)), ("watch_steps", "7:7", (7, 7)), ("watch_above", "1e4", 1e4)],
+)
+def test_what_narrows_a_watch_needs_one(option: str, text: str, value: Any) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read("--nanguard", flag_of(option), text)
+    assert str(caught.value) == f"{flag_of(option)} needs --nanguard-watch"
+    watching = read("--nanguard", "--nanguard-watch", "mlp", flag_of(option), text)
+    assert getattr(watching, option) == value
+    assert read("--nanguard", NANGUARD_WATCH="mlp", **{variable_of(option): text}) == watching
+
+
 def test_settings_errors_are_value_errors_too() -> None:
     with pytest.raises(ValueError, match="--nanguard-norms"):
         read("--nanguard", "--nanguard-norms", "x")
@@ -187,8 +233,13 @@ def test_digests_are_equal_exactly_if_all_options_are() -> None:
             "deadline": 121.0,
             "strict": True,
             "norms": "bucket",
+            "replay": "off",
             "scaler_skips": 9,
+            "capture": "none",
             "drill": DRILL,
+            "watch": "mlp",
+            "watch_steps": (3, 5),
+            "watch_above": 1e4,
         }.items()
     ]
     assert len(changed) == len(dataclasses.fields(Settings))

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from tests.ranks.planted import layout_a, layout_b, layout_c, layout_d, layout_e, layout_f, layout_h
 from tests.ranks.planted.incident import Case
+
+pytest.register_assert_rewrite(f"{__name__}.checks")
 
 GRID: Mapping[str, tuple[Case, ...]] = {
     "A": layout_a.CASES,

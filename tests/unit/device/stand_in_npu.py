@@ -19,6 +19,7 @@ class StandInNpu:
     def __init__(self) -> None:
         self.available = True
         self.waits = 0
+        self.state = torch.tensor([7, 0, 9], dtype=torch.uint8)
         self.utils = SimpleNamespace(is_support_inf_nan=lambda: True, get_cann_version=lambda: "8.1.RC1")
 
     def is_available(self) -> bool:
@@ -34,7 +35,13 @@ class StandInNpu:
         return SimpleNamespace(total_memory=(32 << 30, 64 << 30)[index])
 
     def get_rng_state(self) -> Tensor:
-        return torch.tensor([7, 0, 9], dtype=torch.uint8)
+        return self.state
+
+    def set_rng_state(self, state: Tensor) -> None:
+        self.state = state
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 5 << 30, 64 << 30
 
     def synchronize(self) -> None:
         self.waits += 1

@@ -56,6 +56,7 @@ def test_a_gpu_answers_the_whole_protocol() -> None:
     assert (facts.backend, facts.overflow_mode) == ("cuda", "not_applicable")
     state = device.rng_state()
     first = torch.rand(4, device="cuda")
-    torch.cuda.set_rng_state(state)
+    device.set_rng_state(state)
     assert torch.equal(torch.rand(4, device="cuda"), first)
+    assert 0 < device.free_bytes() <= torch.cuda.get_device_properties().total_memory
     device.synchronize()

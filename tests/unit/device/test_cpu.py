@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from megatron_nanguard.device import cpu, device_of
@@ -34,3 +35,24 @@ def test_the_processor_name_is_read_from_the_kernel_or_else_asked_of_python(tmp_
     assert cpu._processor_name(listing) in (cpu.platform.processor(), cpu.platform.machine())
     listing.write_text("processor\t: 0\nmodel name\t: Kunpeng 920\nflags\t: fp\n")
     assert cpu._processor_name(listing) == "Kunpeng 920"
+
+
+def test_a_state_that_is_put_back_draws_the_same_again() -> None:
+    device = CpuDevice()
+    state = device.rng_state()
+    first = torch.rand(4)
+    device.set_rng_state(state)
+    assert torch.equal(torch.rand(4), first)
+
+
+def test_the_generator_is_the_devices_own_where_the_cpu_has_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "default_generator", torch.Generator().manual_seed(1))
+    before = CpuDevice().rng_state()
+    torch.nn.functional.dropout(torch.ones(4), 0.5)
+    assert not torch.equal(CpuDevice().rng_state(), before)
+
+
+def test_free_memory_is_part_of_all_memory() -> None:
+    total = CpuDevice().facts().memory_total_bytes
+    assert total is not None
+    assert 0 < CpuDevice().free_bytes() < total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from megatron_nanguard.device import SATURATION_WARNING, NpuDevice
 from megatron_nanguard.device.npu import SWITCHES
@@ -61,8 +62,14 @@ def test_a_torch_npu_that_does_not_know_the_cann_version(npu: StandInNpu) -> Non
 def test_rng_state_and_synchronize_reach_the_card(npu: StandInNpu) -> None:
     device = NpuDevice()
     assert device.rng_state().tolist() == [7, 0, 9]
+    device.set_rng_state(torch.tensor([1], dtype=torch.uint8))
+    assert device.rng_state().tolist() == [1]
     device.synchronize()
     assert npu.waits == 1
+
+
+def test_free_memory_is_the_first_of_the_cards_two_numbers(npu: StandInNpu) -> None:
+    assert NpuDevice().free_bytes() == 5 << 30
 
 
 def test_the_warning_says_what_is_lost_and_what_to_do() -> None:

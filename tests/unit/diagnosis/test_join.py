@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from megatron_nanguard.diagnosis.join import Joined, join
 from megatron_nanguard.records.incident import Infected
@@ -26,7 +27,7 @@ from tests.unit.diagnosis.factories import (
 def layout_a() -> list[RankTrace]:
     """A NaN in the backward of layer 3 on rank 5: TP partner, then both to the first stage, then the other replica."""
     tp, dp = group(4, 5), {rank: group(rank, rank + 2) for rank in (0, 1, 4, 5)}
-    reduced = {"operator": "allreduce_coalesced_", "first_used": None}
+    reduced: dict[str, Any] = {"operator": "allreduce_coalesced_", "first_used": None}
     sends = {4: p2p(4, 0), 5: p2p(5, 1)}
     traces = []
     for rank in (4, 5):
@@ -200,7 +201,7 @@ def test_a_broken_rank_is_left_out_with_its_reason() -> None:
 
 def test_a_sender_whose_list_was_cut_is_not_called_finite() -> None:
     received = message(15, p2p(0, 4), 9, operator="recv_")
-    others = tuple(message(event, p2p(0, 4), event, operator="send", sent="nan") for event in range(8))
+    others = tuple(message(event, group(0, 1), event, sent="nan") for event in range(256))
     cut = trace(0, departures=others, truncated=3)
 
     joined = join([cut, trace(4, arrivals=(received,), sinks=(sink(to_arrival(0)),))])
@@ -211,7 +212,7 @@ def test_a_sender_whose_list_was_cut_is_not_called_finite() -> None:
 
 def test_a_later_message_in_a_cut_list_shows_that_the_earlier_one_was_finite() -> None:
     received = message(15, p2p(0, 4), 9, operator="recv_")
-    others = tuple(message(event, p2p(0, 4), 2 * event, operator="send", sent="nan") for event in range(8))
+    others = tuple(message(event, p2p(0, 4), 2 * event, operator="send", sent="nan") for event in range(256))
     cut = trace(0, departures=others, truncated=3)
 
     joined = join([cut, trace(4, arrivals=(received,), sinks=(sink(to_arrival(0)),))])

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.diagnosis import RULES, Rule, verdict
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, PassResult, ScalerFacts, Spot
+from megatron_nanguard.diagnosis.evidence import EarlierIncident, ScalerFacts, Spot
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import Cause, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import NAN, arbitration, evidence, origin
 
@@ -21,8 +22,8 @@ INF = replace(NAN, pattern="inf")
 ALWAYS = {"repeats": 8, "repeats_bad": 8}
 
 
-def passes(**came_back: str) -> tuple[PassResult, ...]:
-    return tuple(PassResult(label, outcome) for label, outcome in came_back.items())  # type: ignore[arg-type]
+def passes(**came_back: str) -> tuple[ReplayPass, ...]:
+    return tuple(ReplayPass(label, outcome) for label, outcome in came_back.items())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__module__.rpartition(".")[2])
@@ -199,7 +200,7 @@ def test_the_whole_verdict_on_a_wrong_kernel() -> None:
             ),
             against=(),
             not_tested=(),
-            next="python bundle/repro.py --device cpu",
+            next="the same steps with --transformer-impl local",
         ),
     )
 

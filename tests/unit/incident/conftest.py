@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ class Watched:
         def forward_step(data: Any, model: Any) -> Any:
             return model(next(data).to(self.trainer.net.first.weight.dtype)).float(), loss
 
-        kwargs = self.subject.open({"forward_step_func": forward_step})
+        kwargs = self.subject.open(lambda **kwargs: None, {"forward_step_func": forward_step})
         self.trainer.forward_backward(inputs, **kwargs)
         before(self.trainer)
         for group in self.trainer.ddp.bucket_groups:
@@ -55,9 +56,9 @@ def meeting(megatron: Any) -> Meeting:
 
 @pytest.fixture
 def watch(meeting: Meeting) -> Callable[..., Watched]:
-    """``watch(settings, ...)``: a fresh model; further options are the optimizer's."""
+    """``watch(settings, ...)``: a fresh model, nothing kept for a replay; further options are the optimizer's."""
 
     def make(settings: Settings | None = None, **options: Any) -> Watched:
-        return Watched(trainer(**options), settings or Settings(on=True), meeting)
+        return Watched(trainer(**options), replace(settings or Settings(on=True), replay="off"), meeting)
 
     return make

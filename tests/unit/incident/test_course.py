@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def setting_in(path: Path, said: list[str], leave: Callable[[int], None] = lambd
         policy_name="skip",
         shield=Shield(),
         watchdog=Watchdog(own_client("incident"), 0, 1, leave),
+        exercise=nullcontext,
     )
 
 

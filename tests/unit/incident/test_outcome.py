@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import fields
 
 from megatron_nanguard.incident.outcome import Outcome, conclude
 from megatron_nanguard.incident.report import RankReport
@@ -10,9 +10,7 @@ from megatron_nanguard.records.postmortem import Kind, RankSets
 from tests.unit.factories import PLACES, SIZES
 
 ALL = set(PLACES)
-NOTHING = dict.fromkeys(
-    ("bad_before", "bad_after", "bad_loss", "suspicious_before", "suspicious_after", "dead_step", "own_fault"), 0
-)
+NOTHING = {field.name: 0 for field in fields(RankReport)}
 
 
 def concluded(**ranks_by_flag: set[int]) -> Outcome:
@@ -22,10 +20,8 @@ def concluded(**ranks_by_flag: set[int]) -> Outcome:
 
 def report(rank: int, ranks_by_flag: dict[str, set[int]]) -> RankReport:
     tp, dp, pp = PLACES[rank]
-    flags: dict[str, Any] = {**NOTHING, **{flag: int(rank in ranks) for flag, ranks in ranks_by_flag.items()}}
-    return RankReport(
-        rank=rank, tp=tp, cp=0, ep=0, dp=dp, pp=pp, expert_tp=tp, expert_dp=dp, num_bad_parameters=0, **flags
-    )
+    flags = {**NOTHING, **{flag: int(rank in ranks) for flag, ranks in ranks_by_flag.items()}}
+    return RankReport(**{**flags, "rank": rank, "tp": tp, "dp": dp, "pp": pp, "expert_tp": tp, "expert_dp": dp})
 
 
 def words(outcome: Outcome) -> tuple[list[str], list[str]]:
@@ -91,3 +87,9 @@ def test_ranks_whose_own_guard_failed_are_named() -> None:
     outcome = concluded(bad_before={0}, bad_after={0}, own_fault={3, 6})
     assert outcome.notes == ("the guard itself failed on ranks [3, 6]; what they say is incomplete",)
     assert outcome.ranks.clean == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_all_can_replay_only_if_each_rank_can_and_none_has_failed() -> None:
+    assert concluded(bad_before={0}, can_replay=ALL).all_can_replay
+    assert not concluded(bad_before={0}, can_replay=ALL - {7}).all_can_replay
+    assert not concluded(bad_before={0}, can_replay=ALL, own_fault={3}).all_can_replay

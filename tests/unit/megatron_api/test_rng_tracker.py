@@ -31,3 +31,39 @@ def test_without_a_tracker_there_are_none(megatron: Any, monkeypatch: pytest.Mon
     assert rng_tracker.states() == {}
     monkeypatch.delitem(sys.modules, "megatron.core.tensor_parallel.random")
     assert rng_tracker.states() == {}
+
+
+def test_kept_states_come_back_as_often_as_wanted(megatron: Any) -> None:
+    from megatron.core.tensor_parallel import random
+
+    random.model_parallel_cuda_manual_seed(3)
+    put_back = rng_tracker.keep()
+    drawn = []
+    for _ in range(3):
+        with random.get_cuda_rng_tracker().fork():
+            drawn.append(torch.empty(1, device="cuda").uniform_().item())
+        put_back()
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_graph_safe_state_stays_the_same_generator(megatron: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.tensor_parallel import random
+
+    generator = torch.Generator().manual_seed(5)
+    tracker = random.CudaRNGStatesTracker()
+    tracker.set_states({"model-parallel-rng": generator})
+    monkeypatch.setattr(random, "_CUDA_RNG_STATE_TRACKER", tracker)
+    put_back = rng_tracker.keep()
+    first = torch.rand(1, generator=generator).item()
+    tracker._current_state_name = "elsewhere"
+    put_back()
+    assert tracker.get_states()["model-parallel-rng"] is generator
+    assert torch.rand(1, generator=generator).item() == first
+    assert tracker._current_state_name == "default-rng"
+
+
+def test_there_is_nothing_to_keep_without_a_tracker(megatron: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.tensor_parallel import random
+
+    monkeypatch.setattr(random, "_CUDA_RNG_STATE_TRACKER", None)
+    rng_tracker.keep()()

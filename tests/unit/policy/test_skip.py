@@ -83,6 +83,19 @@ def test_a_scaler_that_two_leaves_share_is_updated_once(megatron: Any) -> None:
     assert state(scaler) == (8, 0, 1)
 
 
+def test_of_two_leaves_only_the_one_that_overflowed_backs_off_as_in_megatrons_own_skip(megatron: Any) -> None:
+    bad, good = scaler_of(fp16()), scaler_of(fp16())
+    chained = SimpleNamespace(chained_optimizers=[SimpleNamespace(grad_scaler=bad), SimpleNamespace(grad_scaler=good)])
+
+    def prepare() -> bool:
+        bad.update(True)
+        good.update(False)
+        return True
+
+    veto(prepare, chained)
+    assert (state(bad), state(good)) == ((8, 0, 1), (8, 1, 2))
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_the_hosts_own_preparation_runs_either_way(megatron: Any, found: bool) -> None:
     calls: list[int] = []

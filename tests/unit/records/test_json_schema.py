@@ -11,6 +11,8 @@ import pytest
 
 from megatron_nanguard.postmortem.merging import merge
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.arbitration import PeerAnswer
+from megatron_nanguard.records.bundle import Argument, RowCut, SavedCall, SavedOutput, SavedTensor, Value
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome, DrillPlan
 from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
@@ -41,7 +43,17 @@ ENTRY = ParameterEntry(
     ((0, 32),),
 )
 ORIGIN = Origin(5, "tp1pp1dp0", 2, "backward", "decoder.layers.3.mlp", "mul", "0", "nan", None, ((0, 3),))
+CALL = SavedCall(
+    rank=5,
+    operator="aten.add.Scalar",
+    args=(Argument("self", (Value("tensor", "self"),)), Argument("other", (Value("float", "nan"),))),
+    tensors={"self": SavedTensor((2, 3), (3, 1), "float32", "cpu", True)},
+    outputs=(SavedOutput("0", (2, 3), "float32", 6, 0, 0, (0, 0)),),
+    rows=RowCut((0, 7), 8),
+)
 EXAMPLES: list[tuple[str, Any]] = [
+    ("answer.json", PeerAnswer(rank=3, device="cuda:0 A", outcome="finite")),
+    ("call.json", CALL),
     ("postmortem.json", postmortem(0, ranks=None, groups=())),
     ("postmortem.json", demo_postmortem(5)),
     ("postmortem.json", postmortem(4, microbatches=(Microbatch(0, -math.inf, None),), grad_norm=math.nan)),

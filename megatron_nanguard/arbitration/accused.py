@@ -1,0 +1,74 @@
+"""Which calls of a rank stand accused, by its trace, and what was caught of them in the pass after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, placed, uncaught
+from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin
+
+CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
+"""Origins whose event is an operator, or is followed by the operator that read it first."""
+WHY_NOT: Final[Mapping[OriginKind, str]] = {
+    OriginKind.COMMUNICATION: COMMUNICATES,
+    OriginKind.NEVER_WRITTEN: "memory that nobody wrote was read; there is no call to make again",
+    OriginKind.UNSEEN: "the kernel that wrote it is not seen, and belongs to no autograd Function",
+}
+
+
+def accused_events(trace: RankTrace) -> frozenset[int]:
+    """Running numbers of the events whose calls a `CallCatcher` should keep."""
+    return frozenset(origin.event for origin in trace.origins if origin.kind in CALLED)
+
+
+def accused_region(trace: RankTrace) -> TracedOrigin | None:
+    """The first origin inside an autograd Function whose kernel nobody saw; what a `RegionCatcher` should keep.
+
+    Its `place` says when to ask: micro-batch and module. The class is named by `region_name`.
+    """
+    return next((origin for origin in trace.origins if region_name(origin)), None)
+
+
+def region_name(origin: TracedOrigin) -> str:
+    """Name of the autograd node or Function that an unseen write belongs to; empty when there is none."""
+    if origin.kind is not OriginKind.UNSEEN:
+        return ""
+    return origin.place.node or origin.place.forward_operator or ""
+
+
+def caught_calls(
+    trace: RankTrace, step: int, calls: Mapping[int, CaughtCall], region: CaughtCall | None = None
+) -> tuple[CaughtCall, ...]:
+    """One call per origin, in their order, with the place that the trace knows; where there is none, why.
+
+    Args:
+        trace: of this rank, from the pass that found the origins.
+        step: as the training log counts it.
+        calls: what the `CallCatcher` kept.
+        region: what the `RegionCatcher` kept, if there was one.
+    """
+    with_region = accused_region(trace)
+    return tuple(
+        placed(_call(origin, trace.rank, calls, region if origin is with_region else None), step, origin)
+        for origin in trace.origins
+    )
+
+
+def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], region: CaughtCall | None) -> CaughtCall:
+    if region is not None:
+        return region
+    if origin.kind not in CALLED:
+        return uncaught(rank, origin.event, origin.operator, WHY_NOT[origin.kind])
+    call = calls.get(origin.event)
+    if call is None:
+        return uncaught(rank, origin.event, origin.operator, "the pass that was to save it did not come so far")
+    if origin.kind is not OriginKind.OUTSIDE and not _is_same(origin.operator, call.saved.operator):
+        why_not = f"{call.saved.operator} ran under its number in the pass that was to save it"
+        return uncaught(rank, origin.event, origin.operator, why_not)
+    return call
+
+
+def _is_same(label: str, operator: str) -> bool:
+    """`add.Tensor` and `log` are how the trace writes `aten.add.Tensor` and `aten.log.default`."""
+    return operator.partition(".")[2].removesuffix(".default") == label

@@ -1,0 +1,107 @@
+"""The accused call on the device of another rank: it goes there as a file, and the answer comes back as one.
+
+    INCIDENT/peer/rank00005/call.json, tensors.safetensors    from the rank with the origin
+    INCIDENT/peer/rank00005/answer.json                       from the peer
+
+Two ranks that agreed beforehand take part, and no collective; each gives up at its deadline, and then there is no peer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from megatron_nanguard.arbitration import repro
+from megatron_nanguard.arbitration.again import CANNOT_RUN, first_line, run_once, whole
+from megatron_nanguard.arbitration.bundle import read_bundle, write_bundle
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.operators import allowed_operator
+from megatron_nanguard.device import device_of
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.arbitration import BAD, FINITE, PeerAnswer
+from megatron_nanguard.records.json_form import from_json, to_json
+
+NUM_TRIES: Final = 3
+POLL_SECONDS: Final = 0.05
+ANSWER_NAME: Final = "answer.json"
+
+
+def peer_directory(incident: Path, asker: int) -> Path:
+    """Where the call of one rank travels."""
+    return incident / "peer" / f"rank{asker:05d}"
+
+
+def ask(incident: Path, call: CaughtCall, deadline: float) -> PeerAnswer | str:
+    """Hand the call over and wait for the answer.
+
+    Args:
+        incident: directory that both ranks see.
+        call: as it was caught here.
+        deadline: seconds to wait.
+    Returns:
+        The answer, or why there is none.
+    """
+    if call.saved.why_not:
+        return call.saved.why_not
+    directory = peer_directory(incident, call.saved.rank)
+    if not write_bundle(directory, call):
+        return "the call could not be written for a peer"
+    if not _wait_for(directory / ANSWER_NAME, deadline):
+        return f"no peer: nobody answered within {deadline:g} s"
+    try:
+        return from_json(PeerAnswer, (directory / ANSWER_NAME).read_bytes(), source=ANSWER_NAME)
+    except (OSError, PostmortemError) as error:
+        return f"no peer: {error}"
+
+
+def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline: float) -> PeerAnswer | str:
+    """Wait for the call of another rank, run it on this rank's device and write down what came out.
+
+    Args:
+        incident: directory that both ranks see.
+        asker: rank that sends the call.
+        rank: this rank.
+        device: of this rank.
+        deadline: seconds to wait for the call.
+    Returns:
+        What was answered, or why nothing was.
+    Sync: waits for the device.
+    """
+    directory = peer_directory(incident, asker)
+    if not _wait_for(directory / repro.CALL_NAME, deadline):
+        return f"rank {asker} sent no call within {deadline:g} s"
+    name = f"{device} {device_of(device.type).facts(device.index).name}"
+    found = PeerAnswer(rank=rank, device=name, outcome=_outcome(directory, device))
+    temporary = directory / f".{ANSWER_NAME}.{os.getpid()}"
+    try:
+        temporary.write_bytes(to_json(found))
+        os.replace(temporary, directory / ANSWER_NAME)
+    except OSError as error:
+        return f"the answer could not be written: {error}"
+    return found
+
+
+def _outcome(directory: Path, device: torch.device) -> str:
+    """Bad if any of a few tries is; an operator must be on the list, a Function be loaded in this process."""
+    try:
+        call = read_bundle(directory, whole=True)
+        if call.saved.kind == "operator":
+            allowed_operator(call.saved.operator)
+        plain, tensors = whole(call)
+        tries = [repro.is_bad(plain, run_once(call, plain, tensors, device)) for _ in range(NUM_TRIES)]
+    except (PostmortemError, *CANNOT_RUN) as error:
+        return first_line(error)
+    return BAD if any(tries) else FINITE
+
+
+def _wait_for(path: Path, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

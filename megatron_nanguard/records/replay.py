@@ -1,0 +1,42 @@
+"""Whether a step was run again, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PassLabel = Literal["plain", "traced", "synchronous", "marker"]
+CameBack = Literal["yes", "no", "partly"]
+
+
+@dataclass(frozen=True)
+class ReplayPass:
+    """One pass, over all ranks.
+
+    Attributes:
+        label: "plain" is the same call and nothing else; "traced" reads along; "synchronous" waits after every
+            operator; "marker" fills every fresh buffer with a known NaN.
+        came_back: whether the fault did: on every rank that had it, on none, or on others or some of them only.
+    """
+
+    label: PassLabel
+    came_back: CameBack
+
+
+@dataclass(frozen=True)
+class ReplaySummary:
+    """Whether the step was run again, and how true to the first time.
+
+    Attributes:
+        done: the step was run again.
+        why_not: why it was not; empty when it was.
+        exact: the replay matched bit for bit; null when it was not run.
+        stages: the stages that ran, in order.
+        passes: what came of each pass.
+    """
+
+    done: bool = False
+    why_not: str = ""
+    exact: bool | None = None
+    stages: tuple[str, ...] = ()
+    passes: tuple[ReplayPass, ...] = ()

@@ -1,0 +1,139 @@
+"""Was anything bad before the step began? Weights, main parameters, moments, buffers and data, before any replay.
+
+At the schedule's entry it would be too early: with overlapping gathers the weights there are those of the step before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from megatron_nanguard.megatron_api.optimizer_state import Kept, kept_by
+from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.records.audit import AuditFinding, AuditKind
+from megatron_nanguard.replay.batch import tensors
+from megatron_nanguard.replay.recording import Batch
+
+Pattern = Literal["nan", "inf", "nan+inf", "negative"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Suspect:
+    """One tensor to look at.
+
+    Attributes:
+        kept: what the optimizer keeps for a weight, where it is a copy.
+    """
+
+    kind: AuditKind
+    name: str
+    tensor: Tensor
+    kept: Kept | None = None
+
+
+def audit(
+    chunks: Sequence[Module], names: ParameterMap, optimizer: Any, batch: Batch, rank: int
+) -> tuple[AuditFinding, ...]:
+    """Return every tensor that was bad already on this rank.
+
+    Args:
+        chunks: model chunks.
+        names: map of their parameters.
+        optimizer: as the factory returned it; None where only the chunks are known.
+        batch: the recorded micro-batches.
+        rank: global rank.
+    Sync: one host read, and a few more per bad tensor.
+    """
+    kept = kept_by(optimizer)
+    suspects = [*_weights(names, kept), *_state(names, kept), *_buffers(chunks), *_data(batch)]
+    suspects = [one for one in suspects if one.tensor.is_floating_point() and one.tensor.numel()]
+    findings = []
+    for suspect, (low, high) in zip(suspects, _ranges([one.tensor for one in suspects]), strict=True):
+        pattern = _pattern(suspect, low, high)
+        if pattern is not None:
+            findings.append(_finding(suspect, pattern, names, rank))
+    return tuple(findings)
+
+
+def _weights(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
+    copies = {id(one.param): one for one in kept if one.param is not None and one.is_copy}
+    for entry in names.entries:
+        param = names.parameter(entry)
+        yield _Suspect("weight", entry.name, param.detach(), copies.get(id(param)))
+
+
+def _state(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
+    for one in kept:
+        name = one.place if one.param is None else names.entry(one.param).name
+        if one.is_copy:
+            yield _Suspect("main_param", name, one.main.detach())
+        if "exp_avg" in one.state:
+            yield _Suspect("exp_avg", name, one.state["exp_avg"])
+        if "exp_avg_sq" in one.state:
+            yield _Suspect("exp_avg_sq", name, one.state["exp_avg_sq"])
+
+
+def _buffers(chunks: Sequence[Module]) -> Iterator[_Suspect]:
+    for path, module in name_modules(chunks).items():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield _Suspect("buffer", f"{path}.{name}", buffer)
+
+
+def _data(batch: Batch) -> Iterator[_Suspect]:
+    for items in batch:
+        for number, item in enumerate(items):
+            for key, tensor in tensors(item):
+                place = f"micro-batch {number}"
+                yield _Suspect("batch", f"{place}, {key}" if key else place, tensor)
+
+
+@torch.no_grad()
+def _ranges(suspects: Sequence[Tensor]) -> list[tuple[float, float]]:
+    """Least and largest element of each tensor, NaN where there is one; one host read per device."""
+    by_device: dict[torch.device, list[int]] = defaultdict(list)
+    for number, tensor in enumerate(suspects):
+        by_device[tensor.device].append(number)
+    found: list[tuple[float, float]] = [(0.0, 0.0)] * len(suspects)
+    for numbers in by_device.values():
+        values = [torch.stack(torch.aminmax(suspects[number])).float() for number in numbers]
+        for number, (low, high) in zip(numbers, torch.stack(values).tolist(), strict=True):
+            found[number] = (low, high)
+    return found
+
+
+def _pattern(suspect: _Suspect, low: float, high: float) -> Pattern | None:
+    if math.isnan(low) or math.isnan(high):
+        return "nan+inf" if bool(suspect.tensor.isinf().any()) else "nan"
+    # A mask in data or in a buffer is meant to hold -inf.
+    if high == math.inf or (low == -math.inf and suspect.kind not in ("buffer", "batch")):
+        return "inf"
+    return "negative" if suspect.kind == "exp_avg_sq" and low < 0.0 else None
+
+
+def _finding(suspect: _Suspect, pattern: Pattern, names: ParameterMap, rank: int) -> AuditFinding:
+    if suspect.kept is None or suspect.kept.param is None:
+        return AuditFinding(suspect.kind, suspect.name, pattern, rank)
+    weight = _owned(names, suspect.kept.param)
+    main = suspect.kept.main
+    if bool(weight.isfinite().all()):
+        return AuditFinding("weight", suspect.name, pattern, rank, "where it is bad, other ranks own it")
+    if not bool(main.isfinite().all()):
+        return AuditFinding("weight", suspect.name, pattern, rank, "its main parameter is bad too")
+    note = f"its main parameter is finite, largest magnitude {float(main.abs().max()):.3g}"
+    return AuditFinding("weight_only", suspect.name, pattern, rank, note)
+
+
+def _owned(names: ParameterMap, param: Parameter) -> Tensor:
+    """The elements of a weight whose main parameters are on this rank."""
+    flat = param.detach().view(-1)
+    shards = names.entry(param).shards
+    return torch.cat([flat[start:end] for start, end in shards]) if shards else flat[:0]

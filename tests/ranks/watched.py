@@ -1,0 +1,73 @@
+"""Script of `test_watch.py`: `end_state.py` with a watch on the modules that WATCHED names.
+
+On rank FAULTY_RANK the activation of one MLP becomes a gelu whose forward is right and whose backward is NaN for
+larger inputs, from step 2 on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import megatron.training.training as host
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.watching import Watcher
+
+FAULTY = "decoder.layers.3.mlp"
+BAD_STEP = 2
+
+
+class SteepGelu(torch.autograd.Function):
+    """gelu, with a backward that divides zero by zero above 0.01."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.nn.functional.gelu(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        below = (x <= 0.01).to(x.dtype)
+        return grad_outputs[0] * (below / below)
+
+
+class Gelu(Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = SteepGelu.apply(x)
+        return y
+
+
+def watching(train_step: Callable[..., Any]) -> Callable[..., Any]:
+    """Watch each step of the training."""
+    rank = torch.distributed.get_rank
+    watchers: list[Watcher] = []
+    steps: list[int] = []
+
+    def watched(forward_step: Any, data: Any, chunks: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.append(len(steps) + 1)
+        modules = name_modules(chunks)
+        if steps[-1] == BAD_STEP and str(rank()) == os.environ.get("FAULTY_RANK"):
+            modules[FAULTY].activation_func = Gelu()
+            modules = name_modules(chunks)
+            watchers.clear()
+        if not watchers:
+            watchers.append(Watcher(os.environ["WATCHED"], None, None, rank=rank(), directory=Path()))
+            watchers[0].attach(modules)
+        watchers[0].step_begins(steps[-1])
+        returned = train_step(forward_step, data, chunks, *args, **kwargs)
+        watchers[0].step_ends()
+        return returned
+
+    return watched
+
+
+host.train_step = watching(host.train_step)
+
+import tests.ranks.end_state  # noqa: E402, F401  trains when it is imported

@@ -1,0 +1,88 @@
+"""Which calls of a trace are to be kept, and what stands for each origin afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from megatron_nanguard.arbitration.accused import accused_events, accused_region, caught_calls
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin, TracedPlace
+
+PLACE = TracedPlace("backward", 2, 0, "decoder.layers.1.mlp")
+IN_FUNCTION = replace(PLACE, node="FusedAttentionBackward")
+
+
+def origin(event: int, kind: OriginKind, operator: str, place: TracedPlace = PLACE) -> TracedOrigin:
+    return TracedOrigin(event, kind, operator, place, ())
+
+
+def traced(*origins: TracedOrigin) -> RankTrace:
+    return RankTrace(rank=5, coords="tp1pp1dp0", microbatch=2, origins=origins)
+
+
+def caught(operator: str, kind: str = "operator") -> CaughtCall:
+    return CaughtCall(SavedCall(rank=5, operator=operator, kind=kind))  # type: ignore[arg-type]
+
+
+def test_operators_and_what_reads_a_tensor_from_outside_are_to_be_kept() -> None:
+    trace = traced(
+        origin(7, OriginKind.OPERATOR, "log"),
+        origin(9, OriginKind.OUTSIDE, "parameter weight"),
+        origin(11, OriginKind.UNSEEN, "FusedAttentionBackward", IN_FUNCTION),
+        origin(12, OriginKind.NEVER_WRITTEN, "empty"),
+        origin(13, OriginKind.COMMUNICATION, "recv_"),
+        origin(14, OriginKind.SCALER, "_to_copy"),
+    )
+
+    assert accused_events(trace) == {7, 9, 14}
+    assert accused_region(trace) == trace.origins[2]
+
+
+def test_a_trace_without_origins_accuses_nothing() -> None:
+    assert accused_events(traced()) == frozenset()
+    assert accused_region(traced()) is None
+    assert caught_calls(traced(), 3, {}) == ()
+
+
+def test_a_call_gets_the_place_that_the_trace_knows() -> None:
+    (call,) = caught_calls(traced(origin(7, OriginKind.OPERATOR, "add.Tensor")), 3, {7: caught("aten.add.Tensor")})
+
+    assert call.saved == SavedCall(
+        rank=5, step=3, event=7, operator="aten.add.Tensor", module="decoder.layers.1.mlp", phase="backward"
+    )
+
+
+def test_a_region_is_what_its_catcher_kept() -> None:
+    trace = traced(origin(11, OriginKind.UNSEEN, "FusedAttentionBackward", IN_FUNCTION))
+
+    (call,) = caught_calls(trace, 3, {}, caught("FusedAttention", "backward"))
+
+    assert (call.saved.operator, call.saved.event, call.saved.why_not) == ("FusedAttention", 11, "")
+
+
+@pytest.mark.parametrize(
+    ("accused", "why_not"),
+    [
+        (origin(7, OriginKind.OPERATOR, "exp"), "the pass that was to save it did not come so far"),
+        (
+            origin(8, OriginKind.OPERATOR, "exp"),
+            "aten.log.default ran under its number in the pass that was to save it",
+        ),
+        (origin(8, OriginKind.COMMUNICATION, "recv_"), "a communication needs its group"),
+        (
+            origin(8, OriginKind.NEVER_WRITTEN, "empty"),
+            "memory that nobody wrote was read; there is no call to make again",
+        ),
+        (
+            origin(8, OriginKind.UNSEEN, "unseen write"),
+            "the kernel that wrote it is not seen, and belongs to no autograd Function",
+        ),
+    ],
+)
+def test_where_there_is_no_call_the_reason_stands_for_it(accused: TracedOrigin, why_not: str) -> None:
+    (call,) = caught_calls(traced(accused), 3, {8: caught("aten.log.default")})
+
+    assert (call.saved.operator, call.saved.event, call.saved.why_not) == (accused.operator, accused.event, why_not)

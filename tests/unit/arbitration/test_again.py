@@ -1,0 +1,126 @@
+"""The call again, here and in higher precision: what each kind of fault looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from megatron_nanguard.arbitration.again import arbitrate, refer, repeat
+from megatron_nanguard.arbitration.capture import uncaught
+from megatron_nanguard.records.arbitration import Arbitration, PeerAnswer
+from tests.unit.arbitration.calls import bad_first_element, catch
+
+NEGATIVE = torch.tensor([[1.0, -1.0]])
+
+
+def test_numerics_are_bad_everywhere() -> None:
+    call = catch(NEGATIVE.log, "aten.log.default")
+
+    assert arbitrate(call, 3) == Arbitration(
+        rank=5,
+        operator="aten.log.default",
+        event=0,
+        repeats=3,
+        repeats_bad=3,
+        reference_fp32="bad",
+        reference_fp64="bad",
+        reference="aten",
+    )
+
+
+def test_a_transient_fault_is_gone_when_the_call_is_made_again() -> None:
+    call = catch(NEGATIVE.exp, "aten.exp.default", spoil=bad_first_element)
+
+    found = arbitrate(call, 3)
+
+    assert call.saved.outputs[0].nan == 1
+    assert (found.repeats, found.repeats_bad) == (3, 0)
+    assert (found.reference_fp32, found.reference_fp64) == ("finite", "finite")
+
+
+def test_inputs_that_were_bad_already_are_said_to_be() -> None:
+    call = catch(lambda: torch.tensor([float("nan")]) * 2, "aten.mul.Tensor")
+
+    assert arbitrate(call).inputs_bad
+
+
+def test_an_overflow_of_the_output_type_is_bad_in_the_reference_too_and_named() -> None:
+    call = catch(lambda: torch.tensor([1e5]).half(), "aten._to_copy.default")
+
+    found = arbitrate(call)
+
+    assert (found.reference_fp64, found.out_of_range) == ("bad", True)
+
+
+def test_softmax_of_half_precision_has_a_reference() -> None:
+    masked = torch.full((1, 4), float("-inf"), dtype=torch.float16)
+
+    call = catch(lambda: torch.ops.aten._softmax.default(masked, -1, False), "aten._softmax.default")
+
+    assert refer(call, torch.float64) == ("bad", False)
+
+
+def test_an_infinity_beside_the_nan_does_not_stand_for_it() -> None:
+    """-inf of log(0) is right and stays; the NaN beside it was the kernel's."""
+    call = catch(torch.tensor([1.0, 0.0]).log, "aten.log.default", spoil=bad_first_element)
+
+    assert call.saved.outputs[0].negative_inf == 1
+    assert repeat(call, 2) == (0, 2, "")
+    assert refer(call, torch.float64) == ("finite", False)
+
+
+def test_a_draw_is_repeated_with_the_same_numbers_and_the_generator_is_left_as_it_was() -> None:
+    x = torch.full((64,), 4.0)
+
+    def step() -> Any:
+        torch.manual_seed(11)
+        return (x * 0).bernoulli_(0.5).sub_(1).log()
+
+    drawn = catch(step, "aten.bernoulli_.float")
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+
+    assert repeat(drawn, 4) == (0, 4, "")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_answer_of_a_peer_is_put_beside() -> None:
+    call = catch(NEGATIVE.log, "aten.log.default")
+
+    with_peer = arbitrate(call, 1, PeerAnswer(rank=6, device="cuda:0 A", outcome="finite"))
+    without = arbitrate(call, 1, "no peer: nobody answered within 5 s")
+
+    assert (with_peer.peer, with_peer.peer_rank, with_peer.peer_device) == ("finite", 6, "cuda:0 A")
+    assert (without.peer, without.peer_rank, without.peer_device) == ("no peer: nobody answered within 5 s", None, "")
+
+
+def test_a_call_that_could_not_be_saved_is_not_run_and_says_why() -> None:
+    found = arbitrate(uncaught(5, 12, "c10d.allreduce_.default", "a communication needs its group"))
+
+    assert found == Arbitration(
+        rank=5,
+        operator="c10d.allreduce_.default",
+        event=12,
+        captured=False,
+        note="a communication needs its group",
+    )
+
+
+def test_float32_is_no_reference_for_what_ran_in_float64() -> None:
+    call = catch(NEGATIVE.double().log, "aten.log.default")
+
+    found = arbitrate(call)
+
+    assert (found.reference_fp32, found.reference_fp64) == ("not_tried", "bad")
+
+
+def test_a_kernel_that_overflows_on_the_way_is_told_from_a_result_out_of_range() -> None:
+    """The sum of 1024 times 300 is beyond float16, their mean is not."""
+    x = torch.full((1024,), 300.0, dtype=torch.float16)
+
+    call = catch(x.mean, "aten.mean.default", spoil=lambda out: out * float("inf"))
+
+    assert call.saved.outputs[0].positive_inf == 1
+    assert refer(call, torch.float64) == ("finite", False)

@@ -1,0 +1,146 @@
+"""What a bundle holds, and that one made by somebody else runs, reads and changes nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from megatron_nanguard.arbitration import repro
+from megatron_nanguard.arbitration.bundle import read_bundle, write_bundle
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.bundle import SavedCall
+from tests.unit.arbitration.calls import catch
+from tests.unit.conftest import Log
+
+MANY = torch.ones(64, 2).index_put((torch.tensor([9]), torch.tensor([1])), torch.tensor(-1.0))
+
+
+def bundle(directory: Path) -> CaughtCall:
+    call = catch(MANY.log, "aten.log.default")
+    assert write_bundle(directory, call)
+    return call
+
+
+def test_a_bundle_holds_these_files_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    call = bundle(tmp_path / "bundle")
+
+    names = sorted(path.name for path in (tmp_path / "bundle").iterdir())
+    assert names == ["call.json", "full.safetensors", "repro.py", "tensors.safetensors"]
+    found = read_bundle(tmp_path / "bundle", whole=True)
+    assert found.saved == call.saved
+    assert torch.equal(found.tensors["self"], call.tensors["self"])
+    assert torch.equal(found.full["self"], MANY)
+    assert read_bundle(tmp_path / "bundle").full == {}
+
+
+def test_the_order_of_dims_in_memory_is_kept(tmp_path: Path) -> None:
+    x = torch.ones(2, 3).t()
+    call = catch(x.log, "aten.log.default")
+
+    write_bundle(tmp_path, call)
+
+    found = read_bundle(tmp_path)
+    assert found.saved.tensors["self"].stride == (1, 3)
+    placed = repro.place(found.tensors["self"], {**META, "shape": [3, 2], "stride": [1, 3]}, PLAIN, torch.device("cpu"))
+    assert placed.stride() == (1, 3)
+
+
+META = {"device": "cpu", "requires_grad": False}
+PLAIN: dict[str, Any] = {"tensors": {}, "kind": "operator"}
+
+
+def test_a_kernel_with_a_reference_takes_it_along(tmp_path: Path) -> None:
+    call = CaughtCall(SavedCall(rank=0, kind="forward", operator="SwiGLUFunction"))
+
+    write_bundle(tmp_path, call)
+
+    assert "def reference(" in (tmp_path / "reference.py").read_text()
+
+
+def test_a_directory_that_cannot_be_written_costs_one_line(tmp_path: Path, log: Log) -> None:
+    (tmp_path / "file").touch()
+
+    assert not write_bundle(tmp_path / "file" / "bundle", CaughtCall(SavedCall(rank=0, operator="x")))
+
+    assert len(log.messages) == 1
+    assert log.messages[0].startswith(f"cannot write {tmp_path}/file/bundle: ")
+
+
+def change(**changes: Any) -> Callable[[Path], None]:
+    def apply(directory: Path) -> None:
+        call = orjson.loads((directory / "call.json").read_bytes())
+        (directory / "call.json").write_bytes(orjson.dumps({**call, **changes}))
+
+    return apply
+
+
+def pickled(directory: Path) -> None:
+    (directory / "tensors.safetensors").write_bytes(pickle.dumps({"self": [1.0]}))
+
+
+def linked_tensors(directory: Path) -> None:
+    outside = directory.parent / "outside.safetensors"
+    (directory / "tensors.safetensors").rename(outside)
+    (directory / "tensors.safetensors").symlink_to(outside)
+
+
+def linked_call(directory: Path) -> None:
+    outside = directory.parent / "outside.json"
+    (directory / "call.json").rename(outside)
+    (directory / "call.json").symlink_to(outside)
+
+
+def other_tensors(directory: Path) -> None:
+    save_file({"self": torch.ones(2)}, directory / "tensors.safetensors")
+
+
+def huge(directory: Path) -> None:
+    (directory / "call.json").write_bytes(b" " * ((4 << 20) + 1))
+
+
+STRIDED = {"self": {**META, "shape": [5, 2], "stride": [1 << 40, 1], "dtype": "float32", "is_finite": True}}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (pickled, "is no safetensors file"),
+        (linked_tensors, "points out of the bundle"),
+        (linked_call, "points out of the bundle"),
+        (other_tensors, "is float32 (2,), not as described"),
+        (huge, "has more than 4194304 bytes"),
+        (change(tensors=STRIDED), "stride (1099511627776, 1), which is not dense"),
+        (change(tensors={"../self": STRIDED["self"]}), "holds ['self'], call.json says ['../self']"),
+        (change(is_redacted=True), "stripped by nanguard redact"),
+        (change(surprise=1), "no such key"),
+        (change(kind="python"), "expected one of operator, forward, backward"),
+        (lambda directory: (directory / "tensors.safetensors").unlink(), "it has no tensors.safetensors"),
+        (lambda directory: (directory / "call.json").write_text("import os"), "not JSON"),
+    ],
+)
+def test_a_bundle_that_is_not_ours_is_refused(tmp_path: Path, spoil: Callable[[Path], None], complaint: str) -> None:
+    bundle(tmp_path / "bundle")
+    spoil(tmp_path / "bundle")
+
+    with pytest.raises(PostmortemError) as caught:
+        read_bundle(tmp_path / "bundle")
+
+    assert complaint in str(caught.value)
+
+
+def test_a_planted_secret_of_the_environment_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NANGUARD_TEST_TOKEN", "hush-4711")
+
+    call = bundle(tmp_path)
+    write_bundle(tmp_path, replace(call, saved=replace(call.saved, cause="numerics")))
+
+    assert [path for path in tmp_path.iterdir() if b"hush-4711" in path.read_bytes()] == []

@@ -1,0 +1,228 @@
+"""The call of an autograd Function: caught in the backward of the right forward, run again, judged by its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatron_nanguard.arbitration.again import arbitrate
+from megatron_nanguard.arbitration.capture import CallCatcher
+from megatron_nanguard.arbitration.regions import RegionCatcher
+from megatron_nanguard.records.bundle import Argument, SavedOutput, Value
+from tests.unit.arbitration.calls import Catching
+
+NAN = float("nan")
+Function = type[torch.autograd.Function]
+
+
+@pytest.fixture
+def attend() -> Iterator[Function]:
+    """Stands for fused attention: its backward spoils the first row of dK where a query is above 2."""
+
+    class FlashAttnFunc(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: Any) -> Tensor:
+            ctx.save_for_backward(q, k, v)
+            return (q * k).softmax(-1) * v
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            q, k, v = ctx.saved_tensors
+            dk = torch.ones_like(k)
+            if bool((q > 2).any()):
+                dk[:, 0] = NAN
+            return torch.ones_like(q), dk, torch.ones_like(v), None, None
+
+    yield FlashAttnFunc
+
+
+def run(attend: Function, *queries: float) -> None:
+    for value in queries:
+        q = torch.full((1, 4, 2, 3), value, requires_grad=True)
+        k, v = (torch.ones(1, 4, 2, 3, requires_grad=True) for _ in range(2))
+        attend.apply(q, k, v, 0.0, None).sum().backward()
+
+
+def test_the_bad_backward_is_caught_with_the_inputs_of_its_forward(attend: Function) -> None:
+    with RegionCatcher("FlashAttnFuncBackward", rank=5) as catcher:
+        run(attend, 1.0, 3.0, 1.0)
+
+    saved = catcher.call.saved
+    assert (saved.rank, saved.kind, saved.operator, saved.why_not) == (5, "backward", "FlashAttnFunc", "")
+    assert [argument.name for argument in saved.args] == ["q", "k", "v", "dropout_p", "softmax_scale"]
+    assert saved.grad_outputs == (Argument("grad_output.0", (Value("tensor", "grad_output.0"),)),)
+    assert float(catcher.call.tensors["q"].max()) == 3.0
+    assert saved.outputs == (
+        SavedOutput("grad of q", (1, 4, 2, 3), "float32", 0, 0, 0, None),
+        SavedOutput("grad of k", (1, 4, 2, 3), "float32", 6, 0, 0, (0, 0, 0, 0)),
+        SavedOutput("grad of v", (1, 4, 2, 3), "float32", 0, 0, 0, None),
+    )
+
+
+def test_wrong_on_the_device_and_finite_by_the_reference_is_the_operator(attend: Function) -> None:
+    with RegionCatcher("FlashAttnFuncBackward") as catcher:
+        run(attend, 3.0)
+
+    found = arbitrate(catcher.call, 2)
+
+    assert (found.operator, found.reference) == ("FlashAttnFunc.backward", "FlashAttnFunc")
+    assert (found.repeats, found.repeats_bad) == (2, 2)
+    assert (found.reference_fp32, found.reference_fp64) == ("finite", "finite")
+
+
+def test_where_no_call_is_bad_the_last_one_is_kept(attend: Function) -> None:
+    with RegionCatcher("FlashAttnFuncBackward") as catcher:
+        run(attend, 1.0, 2.0)
+
+    assert all(output.is_finite for output in catcher.call.saved.outputs)
+    assert float(catcher.call.tensors["q"].max()) == 2.0
+
+
+def test_a_call_that_made_it_bad_beats_one_that_passed_it_on(attend: Function) -> None:
+    with RegionCatcher("FlashAttnFuncBackward") as catcher:
+        run(attend, float("inf"), 3.0, 4.0)
+
+    assert float(catcher.call.tensors["q"].max()) == 3.0
+
+
+def test_what_a_star_gathers_is_numbered() -> None:
+    class Gathers(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, scale: float, *tensors: Tensor) -> Tensor:
+            return tensors[0] * tensors[1] * scale
+
+    with RegionCatcher("Gathers") as catcher:
+        Gathers.apply(NAN, torch.ones(1), torch.ones(1))
+
+    assert [argument.name for argument in catcher.call.saved.args] == ["scale", "tensors.0", "tensors.1"]
+    assert arbitrate(catcher.call, 1).repeats_bad == 1
+
+
+def test_only_the_module_in_question_is_asked(attend: Function) -> None:
+    asked = iter([False, True])
+    with RegionCatcher("FlashAttnFuncBackward", lambda: next(asked)) as catcher:
+        run(attend, 3.0, 4.0)
+
+    assert float(catcher.call.tensors["q"].max()) == 4.0
+
+
+def test_a_forward_is_caught_with_inputs_as_they_were_before_it(attend: Function) -> None:
+    class Spoils(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            x.fill_(NAN)
+            return x.clone()
+
+    with RegionCatcher("Spoils") as catcher:
+        Spoils.apply(torch.ones(2))
+
+    assert catcher.call.saved.kind == "forward"
+    assert catcher.call.tensors["x"].tolist() == [1.0, 1.0]
+    assert catcher.call.saved.outputs[0].nan == 2
+
+
+def test_a_function_with_a_context_of_its_own_is_caught_too() -> None:
+    class Separate(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor, scale: float) -> Tensor:
+            return x * scale
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.scale = inputs[1]
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return grad * NAN, None
+
+    x = torch.ones(2, requires_grad=True)
+    with RegionCatcher("SeparateBackward") as catcher:
+        Separate.apply(x, 3.0).sum().backward()
+
+    assert [argument.name for argument in catcher.call.saved.args] == ["x", "scale"]
+    assert catcher.call.saved.outputs[0].nan == 2
+    assert arbitrate(catcher.call, 1).repeats_bad == 1
+
+
+def test_the_class_is_left_as_it_was(attend: Function) -> None:
+    before = dict(attend.__dict__)
+
+    with RegionCatcher("FlashAttnFuncBackward"):
+        assert attend.__dict__["backward"] is not before["backward"]
+
+    assert dict(attend.__dict__) == before
+
+
+def test_gradients_are_the_same_while_calls_are_caught(attend: Function) -> None:
+    q = torch.full((1, 4, 2, 3), 1.5, requires_grad=True)
+    with RegionCatcher("FlashAttnFuncBackward"):
+        attend.apply(q, q, q, 0.0, None).sum().backward()
+
+    assert q.grad is not None and torch.equal(q.grad, torch.full_like(q, 3.0))
+
+
+def test_a_tracer_sees_the_same_operators_with_and_without_the_catcher(attend: Function) -> None:
+    alone, watched = Catching(CallCatcher(frozenset())), Catching(CallCatcher(frozenset()))
+    with alone:
+        run(attend, 3.0)
+    with RegionCatcher("FlashAttnFuncBackward") as catcher, watched:
+        run(attend, 3.0)
+
+    assert catcher.call.saved.outputs[1].nan == 6
+    assert watched.names == alone.names
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NobodyBackward", "no autograd Function of that name is loaded"),
+        ("FlashAttnFuncBackward", "it was not called again"),
+    ],
+)
+def test_a_call_that_does_not_come_is_said(attend: Function, name: str, reason: str) -> None:
+    with RegionCatcher(name) as catcher:
+        pass
+
+    assert catcher.call.saved.why_not == reason
+
+
+def test_inputs_above_the_cap_are_not_kept(attend: Function) -> None:
+    with RegionCatcher("FlashAttnFuncBackward", cap_bytes=100) as catcher:
+        run(attend, 3.0)
+
+    assert catcher.call.saved.why_not == "its inputs have more than 100 bytes"
+    assert catcher.call.tensors == {}
+    assert not arbitrate(catcher.call).captured
+
+
+def test_an_argument_that_no_file_holds_is_left_out_and_the_call_not_repeated() -> None:
+    class Grouped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+            return x * NAN
+
+    with RegionCatcher("Grouped") as catcher:
+        Grouped.apply(torch.ones(2), object())
+
+    found = arbitrate(catcher.call, 2)
+    assert found.repeats == 0
+    assert found.note.startswith("argument group is a object, which has no form in a file; it is left out")
+    assert found.reference_fp64 == "no reference for Grouped"
+
+
+def test_a_function_that_communicates_is_not_repeated_alone(world_of_one: None) -> None:
+    class Reduces(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            torch.distributed.all_reduce(x)
+            return x * NAN
+
+    with RegionCatcher("Reduces") as catcher:
+        Reduces.apply(torch.ones(2))
+
+    found = arbitrate(catcher.call, 2)
+    assert (found.repeats, found.note) == (0, "a communication needs its group")

@@ -1,0 +1,95 @@
+"""Range and domain, and what a reference says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from megatron_nanguard.diagnosis.evidence import ScalerFacts
+from megatron_nanguard.diagnosis.numerics import judge
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.trace import OriginKind, TensorFacts
+from tests.unit.diagnosis.factories import NAN, arbitration, evidence, origin
+
+LOG = "log in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)"
+CALL = "aten.log.default on rank 5"
+
+
+def test_a_log_that_is_bad_in_higher_precision_too() -> None:
+    assert judge(evidence(origins=(origin(),), arbitrations=(arbitration(reference_fp64="bad"),))) == Cause(
+        cause="numerics",
+        confidence=0.95,
+        for_=(f"values outside of its domain: {LOG}", f"{CALL} is not finite in higher precision either"),
+        against=(),
+        not_tested=(),
+        next="",
+    )
+
+
+def test_a_finite_reference_and_a_finite_peer_acquit_the_mathematics() -> None:
+    found = judge(evidence(origins=(origin(),), arbitrations=(arbitration(reference_fp64="finite", peer="finite"),)))
+
+    assert found is not None
+    assert found.confidence < 0.01
+    assert found.against == (
+        f"{CALL} is finite in higher precision, and fits",
+        f"{CALL} is finite on another device",
+    )
+
+
+def test_a_call_with_bad_inputs_proves_nothing() -> None:
+    with_bad_inputs = arbitration(reference_fp64="bad", inputs_bad=True)
+
+    assert judge(evidence(arbitrations=(with_bad_inputs,))) is None
+
+
+def test_what_does_not_fit_float16_is_named_with_its_type() -> None:
+    narrow = origin(operator="mm", pattern="inf", facts=replace(NAN, pattern="inf", dtype="float16"))
+
+    found = judge(evidence(origins=(narrow,)))
+
+    assert found is not None
+    assert found.for_ == (
+        "finite values leave the range of float16: mm in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)",
+    )
+    assert found.not_tested == ("the accused call in float64",)
+
+
+def test_large_inputs_make_an_overflow_likely() -> None:
+    overflow = origin(operator="mm", pattern="inf", facts=replace(NAN, pattern="inf"))
+    large = replace(overflow, inputs=(TensorFacts("0", (4,), "bfloat16", "finite", absmax=1e30),))
+
+    found, found_large = judge(evidence(origins=(overflow,))), judge(evidence(origins=(large,)))
+
+    assert found is not None and found_large is not None
+    assert (found.confidence, found_large.confidence) == (0.5, 0.73)
+
+
+def test_a_sum_over_ranks_that_is_inf_on_all_of_them() -> None:
+    collective = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", ranks=(4, 5))
+
+    found = judge(evidence(origins=(collective,)))
+
+    assert found is not None and found.confidence == 0.88
+    assert judge(evidence(origins=(replace(collective, pattern="nan"),))) is None
+    assert judge(evidence(origins=(replace(collective, operator="recv_"),))) is not None
+
+
+def test_an_overflow_at_every_scale_is_the_numbers() -> None:
+    found = judge(evidence(scaler=ScalerFacts(16.0, skips_in_a_row=3, lower_scale="bad")))
+
+    assert found is not None
+    assert found.for_ == (
+        "overflow also far below the loss scale of 16",
+        "3 skips in a row before this one: the scale is sinking",
+    )
+
+
+def test_a_clean_replay_speaks_against_it() -> None:
+    found = judge(evidence(origins=(origin(),), passes=(ReplayPass("plain", "no"),)))
+
+    assert found is not None and found.confidence < 0.3
+
+
+def test_a_nan_of_a_kernel_is_no_matter_of_range() -> None:
+    assert judge(evidence(origins=(origin(operator="mm"),))) is None

@@ -1,0 +1,95 @@
+"""Bundles without torch: found, told the verdict, stripped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.postmortem.bundles import find_bundle, redact, state_cause
+from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.json_form import from_json, to_json
+
+STEP = "runs/run/incidents/step_00000003"
+
+
+def write_bundle(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "call.json").write_bytes(to_json(SavedCall(rank=5, operator="aten.log.default")))
+    (directory / "tensors.safetensors").write_bytes(b"numbers")
+    (directory / "repro.py").write_text("print()")
+    return directory
+
+
+def call_of(directory: Path) -> SavedCall:
+    return from_json(SavedCall, (directory / "call.json").read_bytes())
+
+
+@pytest.mark.parametrize("given", ["", "runs/run", STEP, f"{STEP}/bundle"])
+def test_a_bundle_is_found_under_any_of_its_parents(tmp_path: Path, given: str) -> None:
+    bundle = write_bundle(tmp_path / STEP / "bundle")
+    (tmp_path / STEP / "rank00005_tp1pp1dp0.json").write_text("{}")
+
+    assert find_bundle(tmp_path / given) == bundle
+
+
+def test_an_incident_without_bundle_says_why_that_can_be(tmp_path: Path) -> None:
+    (tmp_path / STEP).mkdir(parents=True)
+    (tmp_path / STEP / "rank00005_tp1pp1dp0.json").write_text("{}")
+
+    with pytest.raises(PostmortemError, match=r"has no bundle/: no origin was found, or nothing was captured$"):
+        find_bundle(tmp_path)
+
+
+def test_the_verdict_is_written_into_the_call(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle")
+
+    state_cause(bundle, "hardware_transient")
+
+    assert call_of(bundle) == SavedCall(rank=5, operator="aten.log.default", cause="hardware_transient")
+    assert sorted(path.name for path in bundle.iterdir()) == ["call.json", "repro.py", "tensors.safetensors"]
+
+
+def test_redacting_strips_tensors_and_marks_the_call(tmp_path: Path) -> None:
+    bundle, sent = write_bundle(tmp_path / STEP / "bundle"), write_bundle(tmp_path / STEP / "peer/rank00005")
+    (bundle / "full.safetensors").write_bytes(b"numbers")
+    watch = tmp_path / "runs/run/watch"
+    watch.mkdir()
+    (watch / "rank00000.pt").write_bytes(b"numbers")
+
+    changed = {str(path.relative_to(tmp_path)) for path in redact(tmp_path)}
+
+    assert changed == {
+        f"{STEP}/bundle/call.json",
+        f"{STEP}/bundle/full.safetensors",
+        f"{STEP}/bundle/tensors.safetensors",
+        f"{STEP}/peer/rank00005/call.json",
+        f"{STEP}/peer/rank00005/tensors.safetensors",
+        "runs/run/watch/rank00000.pt",
+    }
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"numbers" in path.read_bytes()] == []
+    assert call_of(bundle).is_redacted and call_of(sent).is_redacted
+
+
+def test_redacting_leaves_checkpoints_and_what_links_point_to_alone(tmp_path: Path) -> None:
+    """A user may give the save directory instead of the one inside it."""
+    checkpoint = tmp_path / "iter_0000100" / "mp_rank_00" / "model_optim_rng.pt"
+    checkpoint.parent.mkdir(parents=True)
+    weights = tmp_path / "model.safetensors"
+    watched = tmp_path / "watch" / "mine.pt"
+    watched.parent.mkdir()
+    for path in (checkpoint, weights, watched):
+        path.write_bytes(b"mine")
+    bundle = write_bundle(tmp_path / "nanguard" / STEP / "bundle")
+    (bundle / "full.safetensors").symlink_to(weights)
+
+    changed = [path.name for path in redact(tmp_path)]
+
+    assert changed == ["call.json", "tensors.safetensors"]
+    assert [path.read_bytes() for path in (checkpoint, weights, watched)] == [b"mine"] * 3
+
+
+def test_a_path_that_is_no_directory_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(PostmortemError, match=r"is no directory; give the directory of --nanguard-dir"):
+        list(redact(tmp_path / "nothing"))

@@ -1,0 +1,103 @@
+"""The first bad micro-batch, per parameter."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from megatron_nanguard.replay import FirstBad, replay
+from megatron_nanguard.sentinel.before_reduction import BucketNorms
+from tests.unit.megatron_api.chunks import Chunk
+from tests.unit.replay.recorded import TWO, Recorded
+
+NAN = float("nan")
+
+
+def found(recorded: Recorded, *inputs: torch.Tensor) -> dict[int, list[str]]:
+    call = recorded.forward_backward(inputs)
+    first_bad = FirstBad(call.chunks)
+    replay(call, after_backward=first_bad.look)
+    return names(first_bad.read(), recorded.trainer.net)
+
+
+def names(bad: dict[int, list[Any]], model: torch.nn.Module) -> dict[int, list[str]]:
+    called = {id(param): name for name, param in model.named_parameters()}
+    return {microbatch: [called[id(param)] for param in params] for microbatch, params in bad.items()}
+
+
+def test_a_healthy_step_has_none(recorded: Recorded) -> None:
+    assert found(recorded, *TWO) == {}
+
+
+def test_a_bad_sample_is_found_in_its_micro_batch(recorded: Recorded) -> None:
+    bad = torch.tensor([[NAN, 1.0]])
+    assert found(recorded, TWO[0], bad, TWO[1]) == {1: ["first.weight", "second.weight"]}
+
+
+def test_parameters_that_turn_bad_later_stand_with_their_own_micro_batch(recorded: Recorded) -> None:
+    seen = []
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor | None:
+        # Called in both passes, once per micro-batch: the second one spoils this weight alone.
+        seen.append(gradient)
+        return gradient * NAN if len(seen) % 3 == 2 else None
+
+    recorded.trainer.net.second.weight.register_hook(spoil)
+    bad = torch.tensor([[NAN, 1.0]])
+    assert found(recorded, TWO[0], TWO[1], bad) == {1: ["second.weight"], 2: ["first.weight"]}
+
+
+def test_large_and_finite_is_not_bad(recorded: Recorded) -> None:
+    # Its square would overflow.
+    assert found(recorded, torch.tensor([[1e30, 0.0]])) == {}
+    assert found(recorded, torch.tensor([[float("inf"), 0.0]])) == {0: ["first.weight", "second.weight"]}
+
+
+def in_flight(chunk: Chunk, *params: str) -> None:
+    """Let the reduction of some parameters be on its way."""
+    bucket = SimpleNamespace(params_list=[getattr(chunk, name) for name in params])
+    chunk.bucket_groups = [SimpleNamespace(buckets=[bucket], grad_reduce_handle=object())]
+    chunk.expert_parallel_bucket_groups = []
+
+
+def test_gradients_that_are_being_reduced_are_left_to_the_norms_before_it() -> None:
+    chunk = Chunk()
+    first_bad = FirstBad([chunk])
+    first_bad.look(0, 0)
+    in_flight(chunk, "a", "b")
+    chunk.buffer.grad_data.fill_(NAN)
+    first_bad.look(1, 0)
+    assert names(first_bad.read(), chunk) == {1: ["c"]}
+    norms = BucketNorms((chunk.a, chunk.b), torch.tensor([NAN, 1.0]))
+    assert names(first_bad.read([norms]), chunk) == {1: ["c", "a"]}
+
+
+def test_the_last_micro_batch_counts_though_nothing_could_be_looked_at_after_it() -> None:
+    chunk = Chunk()
+    first_bad = FirstBad([chunk])
+    first_bad.look(0, 0)
+    in_flight(chunk, "a", "b", "c")
+    first_bad.look(1, 0)
+    norms = BucketNorms((chunk.a, chunk.b, chunk.c), torch.tensor([1.0, NAN, 1.0]))
+    assert names(first_bad.read([norms]), chunk) == {1: ["b"]}
+
+
+def test_a_norm_of_a_whole_bucket_names_all_of_it_unless_a_part_was_bad_before() -> None:
+    chunk = Chunk()
+    first_bad = FirstBad([chunk])
+    first_bad.look(0, 0)
+    norms = BucketNorms((chunk.a, chunk.b), torch.tensor([NAN]))
+    assert names(first_bad.read([norms]), chunk) == {0: ["a", "b"]}
+    chunk.b.main_grad.fill_(NAN)
+    first_bad.look(3, 0)
+    assert names(first_bad.read([norms]), chunk) == {3: ["b"]}
+
+
+def test_steps_of_an_unknown_micro_batch_are_passed_over() -> None:
+    chunk = Chunk()
+    chunk.buffer.grad_data.fill_(NAN)
+    first_bad = FirstBad([chunk])
+    first_bad.look(None, 0)
+    assert first_bad.read() == {}

@@ -1,0 +1,135 @@
+"""Micro-batches recorded from any kind of data iterator, and handed out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.replay.recording import Recording
+
+
+class Loader:
+    """An iterator with a life of its own."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = list(values)
+        self.epoch = 7
+
+    def __next__(self) -> dict[str, torch.Tensor]:
+        return {"x": torch.tensor([self.values.pop(0)])}
+
+    def skip(self) -> None:
+        self.values.pop(0)
+
+
+def taken(iterator: Any, count: int) -> list[float]:
+    return [next(iterator)["x"].item() for _ in range(count)]
+
+
+def test_the_host_gets_the_very_items_of_its_iterator() -> None:
+    items = [{"x": torch.zeros(1)}, {"x": torch.ones(1)}]
+    recording = Recording(iter(items))
+    assert [next(recording.data_iterator) is item for item in items] == [True, True]
+    with pytest.raises(StopIteration):
+        next(recording.data_iterator)
+
+
+def test_items_come_again_as_they_were_fetched_as_often_as_wanted() -> None:
+    recording = Recording(Loader(1.0, 2.0, 3.0))
+    for _ in range(2):
+        next(recording.data_iterator)["x"].fill_(9.0)
+    for _ in range(2):
+        with recording.handed_out_again():
+            again = [next(recording.data_iterator) for _ in range(2)]
+        assert [item["x"].item() for item in again] == [1.0, 2.0]
+        again[0]["x"].fill_(5.0)
+    assert taken(recording.data_iterator, 1) == [3.0], "after a replay the host's iterator goes on"
+
+
+def test_a_replay_that_asks_for_more_is_an_error() -> None:
+    recording = Recording(Loader(1.0))
+    taken(recording.data_iterator, 1)
+    with (
+        pytest.raises(ReplayError, match="more than the 1 micro-batches of the step"),
+        recording.handed_out_again(),
+    ):
+        taken(recording.data_iterator, 2)
+
+
+def test_a_recorder_passes_for_the_iterator_that_it_stands_for() -> None:
+    recording = Recording(Loader(1.0))
+    assert isinstance(recording.data_iterator, Loader)
+    assert iter(recording.data_iterator) is recording.data_iterator
+    assert recording.data_iterator.epoch == 7
+    assert recording.why_not() == "", "nothing was taken by reading a number"
+
+
+def test_no_iterator_stays_none_and_a_list_stays_a_list() -> None:
+    first, second = Loader(1.0, 2.0), Loader(3.0)
+    recording = Recording([first, None, second])
+    assert recording.data_iterator[1] is None
+    assert (taken(recording.data_iterator[0], 2), taken(recording.data_iterator[2], 1)) == ([1.0, 2.0], [3.0])
+    assert [[item["x"].item() for item in items] for items in recording.batch()] == [[1.0, 2.0], [3.0]]
+    nothing = Recording(None)
+    assert (nothing.data_iterator, nothing.batch(), nothing.why_not()) == (None, (), "")
+
+
+def test_chunks_that_share_an_iterator_share_its_order_too() -> None:
+    shared = Loader(1.0, 2.0)
+    recording = Recording([shared, shared])
+    assert recording.data_iterator[0] is recording.data_iterator[1]
+    assert taken(recording.data_iterator[0], 1) + taken(recording.data_iterator[1], 1) == [1.0, 2.0]
+    with recording.handed_out_again():
+        assert taken(recording.data_iterator[1], 1) + taken(recording.data_iterator[0], 1) == [1.0, 2.0]
+
+
+def test_data_taken_in_another_way_forbids_a_replay() -> None:
+    recording = Recording(Loader(1.0, 2.0))
+    recording.data_iterator.skip()
+    assert recording.why_not() == "data was also taken through the iterator's 'skip'"
+
+
+def test_something_that_is_no_iterator_is_left_alone() -> None:
+    source = {"x": 1}
+    recording = Recording(source)
+    assert recording.data_iterator is source
+    assert recording.why_not() == "the data iterator is a dict, which is no iterator"
+
+
+def test_an_item_that_cannot_be_copied_forbids_a_replay_and_reaches_the_host() -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+
+    item = rows()
+    recording = Recording(iter([item]))
+    assert next(recording.data_iterator) is item
+    assert recording.why_not().startswith("a micro-batch holds a generator, which cannot be copied")
+
+
+def test_another_steps_batch_can_be_handed_out() -> None:
+    last = Recording(Loader(1.0, 2.0))
+    taken(last.data_iterator, 2)
+    recording = Recording(Loader(3.0))
+    with recording.handed_out_again(last.batch()):
+        assert taken(recording.data_iterator, 2) == [1.0, 2.0]
+    other = Recording([Loader(1.0), Loader(1.0)])
+    with (
+        pytest.raises(ReplayError, match="a batch of 1 iterators, the step has 2"),
+        other.handed_out_again(last.batch()),
+    ):
+        pass
+
+
+def test_batches_that_changed_after_the_fetch_are_counted_out() -> None:
+    recording = Recording(Loader(1.0, 2.0, 3.0))
+    held = [next(recording.data_iterator) for _ in range(3)]
+    held[0]["x"].fill_(9.0)
+    held[2]["x"].fill_(9.0)
+    assert recording.changed_after_fetch() == [0, 2]
+    with recording.handed_out_again():
+        next(recording.data_iterator)["x"].fill_(9.0)
+    assert recording.changed_after_fetch() == [2], "the consumer does that to the first one itself"

@@ -1,0 +1,92 @@
+"""A small model, and a schedule of micro-batches to trace it under; each test plants its own fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from megatron_nanguard.records.trace import RankTrace
+from megatron_nanguard.tracing.tracer import Tracer
+
+
+class Block(nn.Module):
+    """Linear, then whatever the test puts in."""
+
+    def __init__(self, width: int, inside: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inside(self.linear(x))
+
+
+class Model(nn.Module):
+    """Two blocks; the second is healthy."""
+
+    def __init__(self, inside: Callable[[Tensor], Tensor] = torch.tanh, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(width, inside), Block(width, torch.tanh)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Schedule:
+    """Runs micro-batches one after the other, adding into `main_grad`, and traces one of them."""
+
+    def __init__(self, model: nn.Module, microbatch: int | None = 1, **options: Any) -> None:
+        self.model, self.microbatch = model, microbatch
+        self.current = -1
+        names = {module: name for name, module in model.named_modules() if name}
+        params = {param: name for name, param in model.named_parameters()}
+        for param in params:
+            param.main_grad = torch.zeros_like(param)
+        self.tracer = Tracer([model], names, params, 3, microbatch, **options)
+
+    def run(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor] = torch.sum) -> RankTrace:
+        """Forward and backward per batch under the tracer."""
+        with self.tracer:
+            self.untraced(batches, loss_of)
+        self.tracer.finish()
+        return self.tracer.summarize("tp0pp0dp0")
+
+    def untraced(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor] = torch.sum) -> None:
+        """The same without entering the tracer."""
+        for number, batch in enumerate(batches):
+            self.current = number
+            with self.tracer.at(number, 0, False):
+                loss = loss_of(self.model(batch))
+            self.tracer.add_loss(number, loss)
+            with self.tracer.at(number, 0, True):
+                loss.backward()
+                self._accumulate()
+                self.tracer.after_backward(number, 0)
+
+    def _accumulate(self) -> None:
+        for param in self.model.parameters():
+            if param.grad is not None:
+                param.main_grad.add_(param.grad)
+                param.grad = None
+
+
+def batches(count: int = 3, rows: int = 2, width: int = 4) -> list[Tensor]:
+    """Healthy micro-batches."""
+    return [torch.linspace(-1.0, 1.0, rows * width).reshape(rows, width) + number for number in range(count)]
+
+
+def trace(inside: Callable[[Tensor], Tensor], **options: Any) -> RankTrace:
+    """Trace the middle one of three micro-batches."""
+    torch.manual_seed(0)
+    return Schedule(Model(inside), **options).run(batches())
+
+
+def looked_at_closely(inside: Callable[[Tensor], Tensor], **options: Any) -> RankTrace:
+    """Trace twice: the second pass looks closely at what the first found."""
+    first = trace(inside, **options)
+    return trace(inside, **options, probe=frozenset(origin.event for origin in first.origins))
