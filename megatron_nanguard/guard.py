@@ -25,16 +25,19 @@ from megatron_nanguard.errors import DrillError, SettingsError
 from megatron_nanguard.incident import Alarm, Setting, Subject
 from megatron_nanguard.megatron_api import help_texts, host, optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
+from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.patch_points import ESSENTIAL
 from megatron_nanguard.patching import KNOWN, Engine, Shield, line_of
 from megatron_nanguard.policy import abort, deciding, skip
 from megatron_nanguard.policy.scaler import Judgement
+from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag, flag_tensor
 from megatron_nanguard.sentinel.flags import fault_flags
 from megatron_nanguard.session import Drilling, Meeting, Run
 from megatron_nanguard.session.drilling import UNFIRED_EXIT_CODE, before_reduction
 from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
+from megatron_nanguard.watching.watcher import Watcher
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -64,6 +67,8 @@ class Guard:
         self._speaks = False
         self._drilling: Drilling | None = None
         self._crews: dict[int, DrillCrew] = {}
+        self._watchers: dict[int, Watcher] = {}
+        self._place: Coordinates | None = None
         self._subjects: list[Subject] = []
         self._sorted: list[list[Any]] = []
         self._host_checks = host.HostChecks()
@@ -94,8 +99,11 @@ class Guard:
         with self.shield("drill"):
             for crew in self._crews.values():
                 crew.detach()
-        # All three go together: the next subject may get the id of one that is gone.
+            for watcher in self._watchers.values():
+                watcher.step_ends()
+        # All of them go together: the next subject may get the id of one that is gone.
         self._subjects.clear()
+        self._watchers.clear()
         self._crews.clear()
         self._verdicts.clear()
 
@@ -269,6 +277,8 @@ class Guard:
         self._subjects.append(subject)
         with self.shield("names"):
             subject.learn()
+            self._place = subject.coordinates
+            self._set_watch(subject)
             if self._run is not None:
                 self._run.write_map(subject.names, subject.coordinates, subject.sizes)
                 if self._meeting.is_first("start"):
@@ -288,6 +298,24 @@ class Guard:
         log.info("device %s (%s), overflow mode %s", facts.name, facts.backend, facts.overflow_mode)
         if facts.overflow_mode == "saturation":
             log.warning(SATURATION_WARNING)
+
+    def _set_watch(self, subject: Subject) -> None:
+        """``--nanguard-watch``; the last rank to find no matching module says so."""
+        wanted, meeting, run = self.settings, self._meeting, self._run
+        if wanted is None or wanted.watch is None or meeting is None or run is None:
+            return
+        watcher = self._watchers[id(subject)] = Watcher(
+            wanted.watch,
+            wanted.watch_steps,
+            wanted.watch_above,
+            rank=meeting.rank,
+            directory=run.directory.path,
+            speaks=partial(meeting.is_first, "watch"),
+            guarded=self.shield,
+        )
+        num_matches = watcher.attach(name_modules(subject.chunks))
+        if not num_matches and int(meeting.store("watch").add("none", 1)) == len(meeting.ranks):
+            log.warning("--nanguard-watch %r matches no module on any rank; names are global", wanted.watch)
 
     def _plant(self, subject: Subject) -> None:
         if self._drilling is None or self._meeting is None:
@@ -312,6 +340,8 @@ class Guard:
             kwargs = subject.open(schedule, kwargs)
             if id(subject) in self._crews:
                 self._crews[id(subject)].step_begins(subject.step)
+            if id(subject) in self._watchers:
+                self._watchers[id(subject)].step_begins(subject.step)
         if self.shield.fault is not None:
             # The step may not have been opened here, and the others vote on it.
             for subject in self._subjects:
@@ -371,8 +401,12 @@ class Guard:
             self._count_unseen()
             return self._verdicts.get(id(subject), PASS)
         self._unseen = 0
+        with self.shield("watch"):
+            if id(subject) in self._watchers:
+                self._watchers[id(subject)].step_ends()
         voters = subject.electorate.voters()
         if voters is None:
+            subject.close()
             return PASS
         verdict = self._verdicts[id(subject)] = self._judge(subject, optimizer, voters)
         subject.close()
@@ -498,8 +532,7 @@ class Guard:
             for crew in self._drilling.crews if self._drilling else ():
                 if crew.drills:
                     self._run.write_drill(crew.record())
-            place = self._subjects[0].coordinates if self._subjects else None
-            self._run.write_status(place, self.engine.fired, self.counts, tuple(self._notes))
+            self._run.write_status(self._place, self.engine.fired, self.counts, tuple(self._notes))
 
 
 def _have_common(some: Sequence[Any], others: Sequence[Any]) -> bool:

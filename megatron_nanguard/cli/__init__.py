@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import click
 
-from megatron_nanguard.errors import NanguardError, PatchDeclined, PostmortemError, SettingsError
+from megatron_nanguard.errors import NanguardError, PatchDeclined, PostmortemError, ReplayError, SettingsError
 from megatron_nanguard.version import __version__
 
 
@@ -39,6 +39,7 @@ EXIT_CODES: tuple[tuple[type[NanguardError], int], ...] = (
     (SettingsError, 2),
     (PatchDeclined, 3),
     (PostmortemError, 4),
+    (ReplayError, 5),
     (NanguardError, 1),
 )
 

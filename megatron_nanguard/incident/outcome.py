@@ -65,6 +65,7 @@ def _sets(kind: Kind, reports: Sequence[RankReport]) -> tuple[set[int], set[int]
         before = {r.rank for r in reports if r.suspicious_before}
         after = {r.rank for r in reports if r.suspicious_after}
     else:
-        before = {r.rank for r in reports if r.bad_before or r.bad_loss}
+        counts_loss = kind is not Kind.GRADIENT_AFTER_REDUCTION
+        before = {r.rank for r in reports if r.bad_before or (counts_loss and r.bad_loss)}
         after = {r.rank for r in reports if r.bad_after}
     return before, after - before

@@ -15,6 +15,7 @@ from typing import Any
 from megatron_nanguard.errors import PatchDeclined
 from megatron_nanguard.patching.importing import when_imported
 from megatron_nanguard.patching.point import PatchPoint, PointState, Target, Wrapper
+from megatron_nanguard.patching.shield import Shield
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -98,10 +99,18 @@ class Engine:
         self._seen.add(name)
         for point, target in self._targets():
             if target.module == name and point.group not in self.declined:
-                try:
-                    self._apply(point, target, module)
-                except PatchDeclined as reason:
-                    self._decline(point.group, str(reason))
+                self._apply_or_decline(point, target, module)
+
+    def _apply_or_decline(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
+        """Nothing of ours may fail an import of the host."""
+        shield = Shield()
+        try:
+            with shield(f"patching {target.path}", PatchDeclined):
+                self._apply(point, target, module)
+        except PatchDeclined as reason:
+            self._decline(point.group, str(reason))
+        if shield.fault is not None:
+            self._decline(point.group, f"{shield.fault}; without it: {point.lost}")
 
     def _apply(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
         owner, name = _find(target, module)

@@ -15,14 +15,14 @@ class Shield:
         self.fault: str | None = None
         """The first fault, ``where: error``; None while all is well."""
 
-    def __call__(self, where: str) -> _Shielded:
-        """Swallow and log an Exception raised inside; SystemExit and KeyboardInterrupt pass."""
-        return _Shielded(self, where)
+    def __call__(self, where: str, *passing: type[Exception]) -> _Shielded:
+        """Swallow and log an Exception raised inside; SystemExit, KeyboardInterrupt and ``passing`` go through."""
+        return _Shielded(self, where, passing)
 
 
 class _Shielded:
-    def __init__(self, shield: Shield, where: str) -> None:
-        self._shield, self._where = shield, where
+    def __init__(self, shield: Shield, where: str, passing: tuple[type[Exception], ...]) -> None:
+        self._shield, self._where, self._passing = shield, where, passing
 
     def __enter__(self) -> None:
         pass
@@ -30,7 +30,7 @@ class _Shielded:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
             return False
         if self._shield.fault is None:
             self._shield.fault = f"{self._where}: {type(error).__name__}: {error}"

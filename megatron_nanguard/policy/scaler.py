@@ -25,13 +25,11 @@ class ScalerTally:
         limit: the Nth skip in a row is an incident.
         searching: no step was applied yet: the scaler looks for its first scale.
         row: skips in a row.
-        total: skips of the run.
     """
 
     limit: int
     searching: bool = True
     row: int = 0
-    total: int = 0
 
     def judge(self, gradients: bool, loss: bool, minimal_scale: bool) -> Judgement:
         """Count one step.
@@ -47,7 +45,6 @@ class ScalerTally:
             self.searching, self.row = False, 0
             return Judgement.CLEAR
         self.row += 1
-        self.total += 1
         if minimal_scale or (not self.searching and self.row >= self.limit):
             self.row = 0
             return Judgement.INCIDENT

@@ -130,7 +130,7 @@ class RngDigests:
 
 @dataclass(frozen=True)
 class Flags:
-    """What this rank brought to the vote.
+    """What this rank found: its suspicions at the vote, judged by counting elements where they still exist.
 
     Attributes:
         local: a gradient was bad before the reduction.

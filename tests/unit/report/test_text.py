@@ -49,9 +49,6 @@ What was done
   policy     abort
   exit code  65
 
-Notes
-  the origin was not looked for: this version does not replay
-
 Files
   merged    DIR/incident.json
   per rank  DIR/rank00000_tp0pp0dp0.json and 7 more

@@ -1,0 +1,68 @@
+"""Replays under changed conditions: what vanishes under one of them tells of its cause. Each goes by its label.
+
+plain first, then traced: watching cures races, and these experiments cure them even more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from megatron_nanguard.device import Device
+from megatron_nanguard.megatron_api.modules import chunk_attribute
+
+SYNCHRONOUS = "synchronous"
+LOWER_SCALE = "loss scale / 256"
+LOWERED = 1 / 256
+
+
+class Synchronous(TorchDispatchMode):
+    """The host waits after every operator, so that no two kernels, copies or streams overlap.
+
+    ``replay(call, Synchronous(device))``. A fault that vanishes under it is a race.
+
+    Sync: after every operator.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled helpers stay compiled: run eagerly they would give other bits."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = func(*args, **(kwargs or {}))
+        self._device.synchronize()
+        return returned
+
+
+@contextmanager
+def lower_scale(chunks: Sequence[Module], factor: float = LOWERED) -> Iterator[None]:
+    """Scale the loss by less than the loss scaler would: ``replay(call, lower_scale(chunks))``.
+
+    Gradients that are finite then were an overflow of the scale, and the scaler is at work.
+
+    Source: megatron/core/pipeline_parallel/schedules.py: ``config.grad_scale_func`` in forward and backward steps
+    """
+    configs = {id(config): config for config in (chunk_attribute(chunk, "config") for chunk in chunks)}
+    before = [(config, config.grad_scale_func) for config in configs.values() if config.grad_scale_func is not None]
+    for config, scale in before:
+        config.grad_scale_func = _scaled(scale, factor)
+    try:
+        yield
+    finally:
+        for config, scale in before:
+            config.grad_scale_func = scale
+
+
+def _scaled(scale: Callable[[Any], Any], factor: float) -> Callable[[Any], Any]:
+    return lambda loss: scale(loss) * factor
