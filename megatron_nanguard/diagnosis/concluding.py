@@ -50,6 +50,8 @@ def gather(incident: Incident) -> Evidence:
         arbitrations=incident.arbitrations,
         scaler=None if incident.loss_scale is None else ScalerFacts(incident.loss_scale),
         batch_changed=tuple(Spot(one.rank, one.microbatch) for one in incident.changed_after_fetch),
+        zero_tokens=tuple(Spot(one.rank, one.microbatch) for one in incident.zero_tokens),
+        own_faults=incident.own_faults,
         grad_norm=incident.grad_norm,
         clip_coefficient=incident.clip_coefficient,
         overflow_mode=next((device.overflow_mode for device in incident.devices), "not_applicable"),

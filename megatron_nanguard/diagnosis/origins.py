@@ -35,8 +35,8 @@ def traced(trace: RankTrace, found: TracedOrigin) -> Origin:
         operator=found.operator,
         output=bad.name if bad else "",
         pattern=bad.pattern if bad else "nan",
-        # A node of the backward made in C++ has no line of its own worth reading.
-        source_line=(place.forward_line if place.node else None) or place.source_line or place.forward_line,
+        # A node of the backward made in C++ has no line of its own: then that of its forward.
+        source_line=place.source_line or place.forward_line,
         positions=bad.positions if bad else (),
         kind=found.kind,
         facts=bad,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -20,7 +21,9 @@ from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, Re
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall
 from megatron_nanguard.replay import replay as call_again
+from megatron_nanguard.replay.experiments import SYNCHRONOUS, Synchronous
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses
+from megatron_nanguard.tracing.prefill import MarkerFill
 from megatron_nanguard.tracing.tracer import Tracer
 
 NOWHERE = 2**31
@@ -84,11 +87,15 @@ class Replayer:
         Collective: all voters.
         """
         self.watchdog.stage("plain replay", self.deadline + PLAIN_STEPS * self.median_step)
-        changed = tuple(self.call.recording.changed_after_fetch())
         point = DecisionPoint.take(self.call)
-        plain = self._pass(point, "plain", None)
+        plain = self._pass(point, "plain")
+        # After a pass on the step's own data: what the step itself does to its batch, it has done to both.
+        changed = tuple(self.call.recording.changed_after_fetch())
         rows = self._tell("plain", plain)
-        trace = self._trace(point, rows) if any(came_back for came_back, _, _ in rows) else None
+        if any(came_back for came_back, _, _ in rows):
+            trace: RankTrace | None = self._trace(point, rows)
+        else:
+            trace = self._experiment(point)
         lost = point.put_back()
         exact = all(exact for _, exact, _ in rows)
         notes = [f"not restored bit for bit: {', '.join(lost)}"] if lost else []
@@ -98,21 +105,29 @@ class Replayer:
         summary = ReplaySummary(True, "", exact, (*self.stages, *notes), tuple(self.passes))
         return Replayed(summary, trace, changed)
 
-    def _trace(self, point: DecisionPoint, rows: Sequence[tuple[bool, bool, int]]) -> RankTrace:
+    def _experiment(self, point: DecisionPoint) -> RankTrace | None:
+        """The fault did not come back: wait after every operator, then fill fresh memory; what vanishes tells."""
+        self.watchdog.stage("synchronous replay", self.deadline + TRACED_STEPS * self.median_step)
+        self._tell("synchronous", self._pass(point, SYNCHRONOUS, during=Synchronous(self.subject.device)))
+        self.watchdog.stage("marker replay", self.deadline + TRACED_STEPS * self.median_step)
+        rows = self._tell("marker", self._pass(point, "marker fill", during=MarkerFill()))
+        return self._trace(point, rows, marker=True) if any(came_back for came_back, _, _ in rows) else None
+
+    def _trace(self, point: DecisionPoint, rows: Sequence[tuple[bool, bool, int]], marker: bool = False) -> RankTrace:
         """Trace the first bad micro-batch of all ranks, then look closely at what the walk back ended at."""
         first = min(first for _, _, first in rows)
         microbatch = None if first == NOWHERE else first
         self.watchdog.stage("traced replay", self.deadline + TRACED_STEPS * self.median_step)
-        trace, seen = self._traced(point, "traced", microbatch, frozenset())
+        trace, seen = self._traced(point, "traced", microbatch, frozenset(), marker)
         self._tell("traced", seen)
         found = frozenset(origin.event for origin in trace.origins)
         if any(row[0] for row in exchange((len(found),), self.voters, self.subject.torch_device)):
             self.watchdog.stage("probing replay", self.deadline + TRACED_STEPS * self.median_step)
-            trace, _ = self._traced(point, "probed", microbatch, found)
+            trace, _ = self._traced(point, "probed", microbatch, found, marker)
         return trace
 
     def _traced(
-        self, point: DecisionPoint, stage: str, microbatch: int | None, probe: frozenset[int]
+        self, point: DecisionPoint, stage: str, microbatch: int | None, probe: frozenset[int], marker: bool
     ) -> tuple[RankTrace, _Pass]:
         subject = self.subject
         place = subject.coordinates
@@ -122,13 +137,20 @@ class Replayer:
             {subject.names.parameter(entry): entry.name for entry in subject.names.entries},
             place.rank,
             microbatch,
+            marker=marker,
             probe=probe,
         )
         words = "outside of any micro-batch" if microbatch is None else f"micro-batch {microbatch}"
         seen = self._pass(point, f"{stage}, {words}", tracer)
         return tracer.summarize(place.label(subject.sizes)), seen
 
-    def _pass(self, point: DecisionPoint, stage: str, tracer: Tracer | None) -> _Pass:
+    def _pass(
+        self,
+        point: DecisionPoint,
+        stage: str,
+        tracer: Tracer | None = None,
+        during: AbstractContextManager[Any] | None = None,
+    ) -> _Pass:
         subject, first_bad = self.subject, FirstBad(self.subject.chunks)
         losses = Losses(None if tracer is None else tracer.add_loss)
         listened = {**self.call.kwargs, "forward_step_func": losses.listen(self.call.kwargs["forward_step_func"])}
@@ -137,7 +159,7 @@ class Replayer:
         after = AfterReduction(subject.chunks)
         look = first_bad.look if tracer is None else tracer.after_backward
         with self.exercise():
-            result = call_again(call, tracer, tracer.at if tracer else None, look)
+            result = call_again(call, tracer or during, tracer.at if tracer else None, look)
         after.look()
         if tracer is not None:
             tracer.finish()

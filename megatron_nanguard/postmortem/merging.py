@@ -17,7 +17,7 @@ from megatron_nanguard.postmortem.merged_parameters import ParameterMerger
 from megatron_nanguard.postmortem.summary import summarize
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, RankGroup
-from megatron_nanguard.records.incident import ChangedBatch, DeviceCount, Incident, PolicyOutcome
+from megatron_nanguard.records.incident import BatchSpot, DeviceCount, Incident, PolicyOutcome
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 
 UNKNOWN_OUTCOME = "not known: the run ended before the files of its ranks were merged"
@@ -80,7 +80,9 @@ class _Merger:
         self._scalars: dict[str, float] = {}
         self._audited = True
         self._audit: list[AuditFinding] = []
-        self._changed: list[ChangedBatch] = []
+        self._changed: list[BatchSpot] = []
+        self._zero_tokens: list[BatchSpot] = []
+        self._own_faults: list[int] = []
 
     def add(self, postmortem: Postmortem) -> None:
         rank = postmortem.coordinates.rank
@@ -97,7 +99,10 @@ class _Merger:
         self._devices[device.backend, device.name, device.overflow_mode] += 1
         self._audited &= postmortem.audited
         self._audit += postmortem.audit
-        self._changed += [ChangedBatch(rank, index) for index in postmortem.changed_after_fetch]
+        self._changed += [BatchSpot(rank, index) for index in postmortem.changed_after_fetch]
+        self._zero_tokens += [BatchSpot(rank, one.index) for one in postmortem.microbatches if one.num_tokens == 0]
+        if postmortem.flags.own_fault:
+            self._own_faults.append(rank)
         for note in postmortem.notes:
             self._notes.setdefault(note, []).append(rank)
         for name in ("loss_scale", "grad_norm", "clip_coefficient"):
@@ -129,6 +134,8 @@ class _Merger:
             audited=self._audited,
             audit=tuple(self._audit[:LISTED_FINDINGS]),
             changed_after_fetch=tuple(self._changed[:LISTED_FINDINGS]),
+            zero_tokens=tuple(self._zero_tokens[:LISTED_FINDINGS]),
+            own_faults=tuple(self._own_faults[:LISTED_FINDINGS]),
             parameters=parameters,
             parameters_truncated=left_out,
             losses=self._losses.merged(),

@@ -98,8 +98,8 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class ChangedBatch:
-    """A micro-batch whose data changed after it was fetched.
+class BatchSpot:
+    """A micro-batch on a rank.
 
     Attributes:
         rank: global rank.
@@ -212,6 +212,8 @@ class Incident:
         audited: weights, moments, buffers and batch were looked at before any operator was blamed.
         audit: what of them was bad already.
         changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
+        zero_tokens: micro-batches with no token that the loss counts.
+        own_faults: ranks on which a part of the guard failed.
         arbitrations: accused calls that were run again.
         parameters: the bad parameters, before the reduction first.
         parameters_truncated: bad parameters left out of the list.
@@ -243,7 +245,9 @@ class Incident:
     replay: ReplaySummary = field(default_factory=ReplaySummary)
     audited: bool = False
     audit: tuple[AuditFinding, ...] = ()
-    changed_after_fetch: tuple[ChangedBatch, ...] = ()
+    changed_after_fetch: tuple[BatchSpot, ...] = ()
+    zero_tokens: tuple[BatchSpot, ...] = ()
+    own_faults: tuple[int, ...] = ()
     arbitrations: tuple[Arbitration, ...] = ()
     parameters: tuple[MergedParameter, ...] = ()
     parameters_truncated: int = 0

@@ -13,6 +13,9 @@ _OTHERS: Final = tuple(
     os.path.join(path, "") for path in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
 )
 _DEEPEST: Final = 60
+# Beyond them stands whoever started the backward, which says nothing of an operator in it. Megatron calls the engine
+# itself: megatron/core/pipeline_parallel/schedules.py, custom_backward.
+_STARTS_BACKWARD: Final = ("_engine_run_backward", "custom_backward")
 
 
 class Line(NamedTuple):
@@ -37,10 +40,10 @@ class Lines:
         self._counts: dict[CodeType, bool] = {}
 
     def here(self) -> Line | None:
-        """The line that issued what runs now; None when it is too deep to look for."""
+        """The line that issued what runs now; None where the engine did, or when it is too deep to look for."""
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_DEEPEST):
-            if frame is None:
+            if frame is None or frame.f_code.co_name in _STARTS_BACKWARD:
                 return None
             counts = self._counts.get(frame.f_code)
             if counts is None:

@@ -17,7 +17,7 @@ from megatron_nanguard.records.trace import Phase
 from megatron_nanguard.tracing.lineage import Writer
 from megatron_nanguard.tracing.schema import Operator, tensors
 
-_IN_PLACE: Final = ("allreduce", "broadcast", "reduce_")
+_IN_PLACE: Final = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
 _REDUCTIONS: Final = ("allreduce", "reduce", "_reduce_scatter")
 _GATHERS: Final = ("allgather", "_allgather")
 
@@ -103,9 +103,9 @@ def _ins_and_outs(
         return firsts, []
     if operator.base.startswith("recv"):
         return [], buffers
-    if not operator.base.startswith(_IN_PLACE):
+    if operator.base not in _IN_PLACE:
         return [(second, tensor) for _, tensor in tensors(values[second])], buffers
-    is_receiver = operator.base.startswith("broadcast") and ranks[values["root_rank"]] != distributed.get_rank()
+    is_receiver = operator.base == "broadcast_" and ranks[values["root_rank"]] != distributed.get_rank()
     return [] if is_receiver else firsts, buffers
 
 

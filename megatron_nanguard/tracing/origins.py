@@ -12,6 +12,7 @@ from megatron_nanguard.records.trace import OriginKind, TensorFacts, TracedOrigi
 from megatron_nanguard.tracing.events import Event, EventKind, Output, Read
 from megatron_nanguard.tracing.flags import NAN, pattern
 from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.outside import GRADIENT_OF, module_of
 from megatron_nanguard.tracing.place import Place
 from megatron_nanguard.tracing.walk import Walk
 
@@ -142,13 +143,19 @@ def _overwritten_input(walk: Walk, place: Writer) -> tuple[Read, TensorFacts] | 
 
 
 def _written_unseen(walk: Walk, reader: Writer, read: Read, facts: TensorFacts) -> TracedOrigin:
+    """The last writer that was seen stands for the one that was not; in a bucket, the gradient that is bad does."""
     writer = read.writers[0].event
     wrote = walk.events[writer]
+    operator, place = _operator(wrote), wrote.place.record()
+    if facts.name.startswith(GRADIENT_OF):
+        parameter = facts.name.removeprefix(GRADIENT_OF)
+        operator = f"wgrad of {parameter}"
+        place = replace(walk.events[reader.event].place.record(), phase="accumulate", module=module_of(parameter))
     return TracedOrigin(
         event=writer,
         kind=OriginKind.UNSEEN,
-        operator=_operator(wrote),
-        place=wrote.place.record(),
+        operator=operator,
+        place=place,
         outputs=(replace(facts, name=str(read.writers[0].output)),),
         path=_path(walk, reader),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+
+GRADIENT_OF: Final = "gradient of "
 
 
 class Owned(NamedTuple):
@@ -47,30 +49,40 @@ class Outside:
         """Whether the tensor lies in memory that weights or their gradients had at the start of the trace."""
         return tensor.untyped_storage()._cdata in self._storages
 
-    def owner(self, tensor: Tensor) -> Owned | None:
-        """Return what of the model the tensor lies in; None when it is not the model's."""
+    def owner(self, tensor: Tensor, element: int = 0) -> Owned | None:
+        """Return what of the model one element of a tensor lies in; None when it is not the model's.
+
+        Args:
+            tensor: contiguous, or the element is the first.
+            element: its number in memory order.
+        """
         # A caller that meets its parameters one by one adds to the names.
         if len(self._params) != self._num_named:
             self._num_named = len(self._params)
             self._by_start = sorted(self._owned(), key=lambda owned: owned.start)
-        address = tensor.data_ptr()
+        address = tensor.data_ptr() + element * tensor.element_size()
         index = bisect_right(self._by_start, address, key=lambda owned: owned.start) - 1
         owned = self._by_start[index] if index >= 0 else None
         return owned if owned is not None and address < owned.end else None
 
     def _owned(self) -> Iterator[Owned]:
         for param, name in self._params.items():
-            path = name.rpartition(".")[0]
+            path = module_of(name)
             yield _owned(param, f"parameter {name}", path, is_parameter=True)
             gradient = local_gradient(param)
             if gradient is not None:
-                yield _owned(gradient.data, f"gradient of {name}", path, is_parameter=True, is_gradient=True)
+                yield _owned(gradient.data, f"{GRADIENT_OF}{name}", path, is_parameter=True, is_gradient=True)
         for chunk in self._chunks:
             for module in chunk.modules():
                 path = self._names.get(module, "")
                 for leaf, buffer in module._buffers.items():
                     if buffer is not None:
                         yield _owned(buffer, f"buffer {path}.{leaf}", path, is_parameter=False)
+
+
+def module_of(parameter: str) -> str:
+    """Path of the module that a parameter belongs to."""
+    return parameter.rpartition(".")[0]
 
 
 def describe(tensor: Tensor) -> str:

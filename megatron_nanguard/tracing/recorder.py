@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -255,7 +256,16 @@ class Recorder:
         """A close look at what the next event reads, if it is among those that matter."""
         if len(self.events) not in self._probe:
             return []
-        return [look_closely(tensor, name, self._heads) for name, _, tensor in named if can_be_bad(tensor)]
+        return [self._input_facts(tensor, name) for name, _, tensor in named if can_be_bad(tensor)]
+
+    def _input_facts(self, tensor: Tensor, name: str) -> TensorFacts:
+        """Look closely; in a whole bucket the gradient that is bad gives the name."""
+        facts = look_closely(tensor, name, self._heads)
+        if facts.positions and tensor.dim() == 1 and tensor.is_contiguous() and self._outside.holds(tensor):
+            owned = self._outside.owner(tensor, facts.positions[0][0])
+            if owned is not None and owned.is_gradient:
+                return replace(facts, name=owned.name)
+        return facts
 
 
 def _largest(tensor: Tensor, ranges: Sequence[Range]) -> Tensor:

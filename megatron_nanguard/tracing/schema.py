@@ -135,3 +135,8 @@ def _kind(schema: Any, writes: bool) -> CallKind:
         return CallKind.EMPTY
     is_view = not writes and schema.returns and all(r.alias_info is not None for r in schema.returns)
     return CallKind.VIEW if is_view or schema.name in _NO_EVENT else CallKind.OPERATOR
+
+
+def is_empty(func: Any) -> bool:
+    """Whether an operator hands out memory that nobody has written yet."""
+    return isinstance(func, OpOverload) and func._schema.name in _EMPTY

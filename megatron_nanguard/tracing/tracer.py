@@ -28,7 +28,7 @@ from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.tracing.events import SinkRead, Trace
 from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.outside import Outside
+from megatron_nanguard.tracing.outside import Outside, module_of
 from megatron_nanguard.tracing.place import Place, Step
 from megatron_nanguard.tracing.recorder import Recorder
 from megatron_nanguard.tracing.regions import gradient_names, is_region
@@ -177,7 +177,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _look_at_gradients(self, step: Step, is_untraced: bool) -> None:
         for name, gradient in self._gradients(step.chunk):
             if not self._recorder.is_under_way(gradient):
-                place = Place("accumulate", step, name.rpartition(".")[0], parameter=name)
+                place = Place("accumulate", step, module_of(name), parameter=name)
                 self._recorder.look(f"wgrad of {name}", gradient, place, is_untraced)
 
     def _add_sinks(self, chunk: int) -> None:

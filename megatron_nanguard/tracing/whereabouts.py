@@ -22,6 +22,7 @@ from megatron_nanguard.tracing.nodes import (
     is_accumulation,
     short_name,
 )
+from megatron_nanguard.tracing.outside import module_of
 from megatron_nanguard.tracing.place import Made, Place, Step
 from megatron_nanguard.tracing.schema import Operator
 
@@ -105,12 +106,12 @@ class Whereabouts:
         name = short_name(node)
         if is_accumulation(node):
             parameter = self._params.get(node.variable, "")
-            return Place("accumulate", self.step, parameter.rpartition(".")[0], name, line, parameter=parameter)
+            return Place("accumulate", self.step, module_of(parameter), name, line, parameter=parameter)
         made = self._nodes.made(node)
         step = self.step if self.step.microbatch is not None or made is None else made.step
         inside = "" if made is None else made.module
         if torch.is_grad_enabled():  # a forward inside the backward: activations are computed again
-            return Place("recompute", step, self._modules.current or inside, name, line, made)
+            return Place("recompute", step, self._modules.current or inside, name, line)
         return Place("backward", step, inside or self._modules.current, name, line, made)
 
     def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., Any]) -> Nodes:

@@ -40,13 +40,20 @@ class Model(nn.Module):
 class Schedule:
     """Runs micro-batches one after the other, adding into `main_grad`, and traces one of them."""
 
-    def __init__(self, model: nn.Module, microbatch: int | None = 1, **options: Any) -> None:
+    def __init__(
+        self, model: nn.Module, microbatch: int | None = 1, gradients: Tensor | None = None, **options: Any
+    ) -> None:
+        """The model's gradients lie in `gradients` one after the other, which each backward then scales as a whole."""
+        self.bucket = gradients
         self.model, self.microbatch = model, microbatch
         self.current = -1
         names = {module: name for name, module in model.named_modules() if name}
         params = {param: name for name, param in model.named_parameters()}
+        start = 0
         for param in params:
-            param.main_grad = torch.zeros_like(param)
+            end = start + param.numel()
+            param.main_grad = torch.zeros_like(param) if gradients is None else gradients[start:end].view_as(param)
+            start = end
         self.tracer = Tracer([model], names, params, 3, microbatch, **options)
 
     def run(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor] = torch.sum) -> RankTrace:
@@ -73,6 +80,8 @@ class Schedule:
             if param.grad is not None:
                 param.main_grad.add_(param.grad)
                 param.grad = None
+        if self.bucket is not None:
+            self.bucket.mul_(0.5)
 
 
 def batches(count: int = 3, rows: int = 2, width: int = 4) -> list[Tensor]:

@@ -214,6 +214,25 @@ def test_gradient_that_a_fused_kernel_spoils_in_main_grad_is_its_weights() -> No
     assert traced.sinks == (Sink("layers.0.linear.weight", "nan", (Cause("origin", 0),)),)
 
 
+def trace_bucket(probe: frozenset[int] = frozenset()) -> RankTrace:
+    """As under an overlapped reduction: the whole bucket is scaled before anybody has looked at its gradients."""
+    torch.manual_seed(0)
+    model = Model()
+    bucket = torch.zeros(sum(param.numel() for param in model.parameters()))
+    schedule = Schedule(model, gradients=bucket, probe=probe)
+    weight = model.layers[1].linear.weight
+    model.layers[1].linear.forward = lambda x: FusedWgrad.apply(x, weight, lambda: schedule.current == 1)
+    return schedule.run(batches())
+
+
+def test_gradient_spoiled_unseen_in_a_bucket_under_way_is_named_by_the_close_look() -> None:
+    first = only_origin(trace_bucket())
+    assert (first.kind, first.operator) == (OriginKind.OPERATOR, "mul_.Tensor")
+    origin = only_origin(trace_bucket(frozenset([first.event])))
+    assert (origin.kind, origin.operator) == (OriginKind.UNSEEN, "wgrad of layers.1.linear.weight")
+    assert (origin.place.phase, origin.place.microbatch, origin.place.module) == ("accumulate", 1, "layers.1.linear")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_uninitialised_memory_under_beta_zero_is_not_read(dtype: torch.dtype) -> None:
     garbage = torch.full((1, 4, 4), math.nan, dtype=dtype)

@@ -1,0 +1,231 @@
+"""Messages, seen on rank 1 of 4: the group is one that sends nothing, and what arrives is written by the test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from megatron_nanguard.records.trace import Cause, OriginKind, RankTrace
+from megatron_nanguard.tracing.tracer import Tracer
+from tests.unit.tracing.faults import log_of_negative, write_nan
+
+Arrives = Callable[[], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rank_1_of_4() -> Iterator[None]:
+    dist.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+def trace(run: Callable[[Callable[[Tensor], None]], None], microbatch: int | None = 0, at: int | None = 0) -> RankTrace:
+    """Trace a function that names its losses."""
+    tracer = Tracer([], {}, {}, 1, microbatch)
+    with tracer, tracer.at(at, 0, False):
+        run(lambda loss: tracer.add_loss(0, loss))
+    tracer.finish()
+    traced = tracer.summarize("tp1")
+    assert traced.broken == ""
+    return traced
+
+
+def receive(buffer: Tensor, source: int = 0) -> None:
+    """A receive that brings a NaN, written past the dispatcher as a network does."""
+    dist.recv(buffer, source)
+    write_nan(buffer, 0)
+
+
+def test_bad_receive_is_an_arrival_and_no_origin() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        buffer = torch.empty(4)
+        receive(buffer)
+        loss((buffer * 2).sum())
+
+    traced = trace(run)
+    (arrival,) = traced.arrivals
+    assert (arrival.operator, arrival.channel, arrival.number) == ("recv_", ("p2p", "0", "1"), 0)
+    assert (arrival.sent, arrival.arrived, arrival.causes) == ("finite", "nan", ())
+    assert arrival.first_used is not None
+    assert (arrival.first_used.phase, arrival.first_used.microbatch) == ("forward", 0)
+    assert traced.origins == traced.departures == ()
+    assert traced.sinks[0].causes == (Cause("arrival", 0),)
+
+
+def test_bad_send_is_a_departure_that_leads_to_its_origin() -> None:
+    traced = trace(lambda loss: dist.send(log_of_negative(torch.ones(4)), 2))
+    (departure,) = traced.departures
+    assert (departure.operator, departure.channel, departure.sent, departure.causes) == (
+        "send",
+        ("p2p", "1", "2"),
+        "nan",
+        (Cause("origin", 0),),
+    )
+    assert [origin.operator for origin in traced.origins] == ["log"]
+
+
+def test_what_was_sent_in_place_is_judged_before_the_call() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        mine = torch.ones(4) * 2
+        dist.all_reduce(mine)
+        write_nan(mine, 0)
+        loss(mine.sum())
+
+    (arrival,) = trace(run).arrivals
+    assert (arrival.operator, arrival.channel) == ("allreduce_", ("group", "0", "1", "2", "3"))
+    assert (arrival.sent, arrival.arrived) == ("finite", "nan")
+
+
+def test_own_bad_share_stands_behind_a_bad_result() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        mine = log_of_negative(torch.ones(4))
+        dist.all_reduce(mine)
+        loss(mine.sum())
+
+    traced = trace(run)
+    assert [(m.sent, m.arrived) for m in traced.arrivals] == [("nan", "nan")]
+    assert traced.arrivals[0].causes == (Cause("origin", 0),)
+    assert traced.sinks[0].causes == (Cause("origin", 0), Cause("arrival", 0))
+
+
+def all_gather(out: Tensor, share: Tensor) -> None:
+    dist.all_gather_into_tensor(out, share.repeat(1))
+
+
+def reduce_scatter(out: Tensor, share: Tensor) -> None:
+    dist.reduce_scatter_tensor(out[:4], share.repeat(4))
+
+
+def all_to_all(out: Tensor, share: Tensor) -> None:
+    dist.all_to_all_single(out, share.repeat(4))
+
+
+def coalesced_reduce_scatter(out: Tensor, share: Tensor) -> None:
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        dist.reduce_scatter_tensor(out[:4], share.repeat(4))
+
+
+@pytest.mark.parametrize("collective", [all_gather, reduce_scatter, all_to_all, coalesced_reduce_scatter])
+@pytest.mark.parametrize("bad", [True, False])
+def test_share_and_result_are_told_apart(collective: Callable[[Tensor, Tensor], None], bad: bool) -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        out = torch.full((16,), math.nan)
+        collective(out, log_of_negative(torch.ones(4)) if bad else torch.ones(4))
+        out.detach().numpy()[:] = 1.0
+        loss(out.sum())
+
+    traced = trace(run)
+    assert [message.sent for message in traced.departures] == (["nan"] if bad else [])
+    assert [origin.operator for origin in traced.origins] == (["log"] if bad else [])
+    assert traced.sinks == traced.arrivals == ()
+
+
+def test_receiver_of_a_broadcast_sends_nothing() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        buffer = torch.full((4,), math.nan)
+        dist.broadcast(buffer, 0)
+        buffer.detach().numpy()[:] = 1.0
+        loss(buffer.sum())
+
+    assert trace(run).departures == ()
+
+
+def test_messages_are_counted_per_channel_also_where_nothing_is_traced() -> None:
+    group = dist.new_group([0, 1])
+    tracer = Tracer([], {}, {}, 1, 1)
+    with tracer:
+        for microbatch in range(2):
+            with tracer.at(microbatch, 0, False):
+                share = log_of_negative(torch.ones(4))
+                dist.all_reduce(share, group=group)
+                dist.all_reduce(share)
+                dist.all_reduce(share, group=group)
+    tracer.finish()
+    departures = tracer.summarize("").departures
+    assert [(message.channel[1:], message.number) for message in departures] == [
+        (("0", "1"), 2),
+        (("0", "1", "2", "3"), 1),
+        (("0", "1"), 3),
+    ]
+
+
+def test_result_is_looked_at_when_it_is_read_and_not_when_the_call_returns() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        buffer = torch.full((4,), math.nan)
+        work: Any = dist.irecv(buffer, 0)
+        work.wait()
+        buffer.detach().numpy()[:] = 1.0
+        loss(buffer.sum())
+
+    traced = trace(run)
+    assert traced.sinks == traced.arrivals == ()
+
+
+def test_copy_that_completes_a_message_is_no_write_of_its_own() -> None:
+    # Gloo's reduce-scatter ends in such a copy, from memory that nobody was seen writing.
+    hidden = torch.full((4,), math.nan)
+
+    def run(loss: Callable[[Tensor], None]) -> None:
+        out = torch.empty(4)
+        dist.reduce_scatter_tensor(out, torch.ones(16))
+        out.copy_(hidden)
+        loss(out.sum())
+
+    traced = trace(run)
+    assert traced.origins == ()
+    assert [arrival.operator for arrival in traced.arrivals] == ["_reduce_scatter_base_"]
+
+
+def test_buffer_of_a_message_is_let_go_when_a_step_that_is_not_traced_reads_it() -> None:
+    tracer = Tracer([], {}, {}, 1, 1)
+    with tracer:
+        buffer = torch.empty(4)
+        receive(buffer)
+        assert len(tracer._recorder.messages.pending) == 1
+        with tracer.at(0, 0, False):
+            buffer * 2
+        assert not tracer._recorder.messages.pending
+
+
+def test_message_to_oneself_is_no_arrival() -> None:
+    alone = [dist.new_group([rank]) for rank in range(4)][1]
+
+    def run(loss: Callable[[Tensor], None]) -> None:
+        mine = log_of_negative(torch.ones(4))
+        dist.all_reduce(mine, group=alone)
+        loss(mine.sum())
+
+    traced = trace(run)
+    assert traced.arrivals == ()
+    assert traced.sinks[0].causes == (Cause("origin", 0),)
+
+
+def test_share_written_unseen_before_it_is_sent_is_an_origin() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        mine = torch.ones(4) * 2
+        write_nan(mine, 0)
+        dist.send(mine, 2)
+
+    (origin,) = trace(run).origins
+    assert (origin.kind, origin.operator) == (OriginKind.UNSEEN, "what send sent")
+
+
+def test_reduction_outside_of_any_micro_batch_is_traced_in_the_schedule_phase() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        mine = torch.ones(4) * 2
+        dist.all_reduce(mine)
+        write_nan(mine, 0)
+        dist.send(mine * 1.0, 2)
+
+    traced = trace(run, microbatch=None, at=None)
+    (arrival,) = traced.arrivals
+    assert arrival.first_used is not None
+    assert (arrival.first_used.phase, arrival.first_used.microbatch) == ("finalize", None)
+    assert traced.departures[-1].causes == (Cause("arrival", 0),)
