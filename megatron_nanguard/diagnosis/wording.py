@@ -15,6 +15,7 @@ AXIS_WORDS = {
     "cp": "context-parallel group",
     "ep": "expert-parallel group",
     "dp": "data-parallel group",
+    "dp+cp": "data- and context-parallel group",
     "pp": "pipeline-parallel group",
 }
 
@@ -55,8 +56,10 @@ def _group(ranks: Sequence[int], coords: Mapping[int, str]) -> str:
     places = [dict(re.findall(r"([a-z]+)(\d+)", coords[rank])) for rank in ranks]
     axes = [axis for axis in places[0] if len({place.get(axis) for place in places}) > 1]
     shared = " ".join(f"{axis}{index}" for axis, index in places[0].items() if axis not in (*axes, "ep"))
-    # Expert ranks are folded out of the data-parallel ones, so that the two change together.
-    kind = AXIS_WORDS.get("ep" if axes == ["dp", "ep"] else "+".join(axes))
+    if axes == ["dp", "ep"]:
+        # Expert ranks are folded out of the data-parallel ones: among expert peers no two have the same experts.
+        axes = ["ep"] if len({place["ep"] for place in places}) == len(ranks) else ["dp"]
+    kind = AXIS_WORDS.get("+".join(axes))
     return f"{kind} of {shared}" if kind else ""
 
 

@@ -62,7 +62,7 @@ class Lineage:
     def _of(self, tensor: Tensor) -> list[_Written]:
         storage = tensor.untyped_storage()
         entry = self._storages.get(storage._cdata)
-        if entry is None or entry[0].expired():  # type: ignore[no-untyped-call]
+        if entry is None:
             entry = (StorageWeakRef(storage), [])  # type: ignore[no-untyped-call]
             self._storages[storage._cdata] = entry
         return entry[1]

@@ -85,6 +85,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sinks: list[SinkRead] = []
         self._output_names: dict[Writer, str] = {}
         self._entered = ExitStack()
+        self._is_entered = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -94,11 +95,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Tracer:
         """Start to trace."""
         self._entered.enter_context(self._whereabouts.following())
+        self._is_entered = True
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
         """Stop; the flags are still on the device."""
+        self._is_entered = False
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
         self._entered.close()
 
@@ -201,7 +204,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _region_left(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:
         """The backward of an autograd.Function has returned: name what it wrote, whatever was seen of the writing."""
-        self._quietly(self._name_outputs, torch._C._current_autograd_node(), gradients)
+        # Nodes can outlive the tracer, and their hooks with them.
+        if self._is_entered:
+            self._quietly(self._name_outputs, torch._C._current_autograd_node(), gradients)
 
     def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(gradient_names(node), gradients, strict=True):

@@ -1,8 +1,9 @@
 """Script: train like `pretrain_gpt.py` with faults in real operators of the model, which fire again in a replay.
 
 FAULTS is "step=kind:rank:layer:submodule:microbatch;..."; the layer counts from 0 over the whole model, "-" means all
-for step, rank, layer and micro-batch. With END_STATE_DIR set the run ends as `end_state.py` does. With GRADIENTS_DIR
-set each rank writes there what its gradient buffers held after every step, as digests.
+ranks, layers or micro-batches, and there may be several steps and ranks, "2+3". With END_STATE_DIR set the run ends as
+`end_state.py` does. With GRADIENTS_DIR set each rank writes there what its gradient buffers held after every step, as
+digests.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Fault:
         has_fired: what a transient fault remembers.
     """
 
-    step: str
+    steps: list[str]
     kind: str
-    rank: str
+    ranks: list[str]
     layer: str
     submodule: str
     microbatch: str
@@ -49,15 +50,16 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        step, what = text.split("=")
-        return cls(step, *what.split(":"))
+        steps, what = text.split("=")
+        kind, ranks, *rest = what.split(":")
+        return cls(steps.split("+"), kind, ranks.split("+"), *rest)
 
     def is_here(self, layer: int) -> bool:
-        return self.rank in (ALL, RANK) and self.layer in (ALL, str(layer))
+        return bool({ALL, RANK} & {*self.ranks}) and self.layer in (ALL, str(layer))
 
     def is_due(self, microbatch: int) -> bool:
         step = host.get_args().curr_iteration + 1
-        return self.step in (ALL, str(step)) and self.microbatch in (ALL, str(microbatch))
+        return str(step) in self.steps and self.microbatch in (ALL, str(microbatch))
 
 
 # What goes wrong ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ LAYOUT_A = {
     7: "tp1pp1dp1",
 }
 LINE = "model.py:7 in f"
-BACKWARD = TracedPlace("backward", 2, 0, "decoder.layers.3.mlp", "LogBackward", "train.py:1 in f", "log", LINE)
+BACKWARD = TracedPlace("backward", 2, 0, "decoder.layers.3.mlp", "LogBackward", None, "log", LINE)
 NORM = TracedPlace("backward", 2, 0, "decoder.layers.3.pre_mlp_layernorm")
 NAN = TensorFacts("0", (4, 8), "bfloat16", "nan", 3, 0, 1.5, ((0, 1), (2, 5)))
 

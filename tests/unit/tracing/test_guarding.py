@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from megatron_nanguard.tracing.recorder import Recorder
 from tests.unit.conftest import Log
-from tests.unit.tracing.faults import log_of_negative
+from tests.unit.tracing.faults import NanBackward, log_of_negative
 from tests.unit.tracing.steps import Model, Schedule, batches
 
 
@@ -134,3 +134,19 @@ def test_compiled_helper_stays_compiled_and_opaque() -> None:
     assert all(map(torch.equal, plain, traced))
     operators = {event.operator.partition(".")[0] for event in schedule.tracer._recorder.events}
     assert "sin" not in operators
+
+
+def test_backward_after_the_tracer_is_not_recorded() -> None:
+    schedule = Schedule(Model(NanBackward.apply), microbatch=0)
+    with schedule.tracer, schedule.tracer.at(0, 0, False):
+        loss = schedule.model(batches()[0]).sum()
+    num_events = len(schedule.tracer._recorder.events)
+    loss.backward()
+    assert len(schedule.tracer._recorder.events) == num_events
+
+
+def test_backward_stays_in_the_calling_thread_while_traced() -> None:
+    schedule = Schedule(Model())
+    with schedule.tracer:
+        assert not torch._C._is_multithreading_enabled()
+    assert torch._C._is_multithreading_enabled()

@@ -119,8 +119,8 @@ def test_members_of_a_foreach_in_place_are_told_apart() -> None:
 
 def test_healthy_part_of_a_bad_tensor_leads_nowhere() -> None:
     def run() -> Tensor:
-        packed = torch.cat([log_of_negative(ONES), ONES])
-        return (torch.sqrt(-packed[4:])).sum()
+        packed = torch.cat([log_of_negative(ONES), -ONES])
+        return torch.sqrt(packed[4:]).sum()
 
     traced = trace_loss(run)
     assert [origin.operator for origin in traced.origins] == ["sqrt"]

@@ -1,0 +1,116 @@
+"""Faults in real operators, end to end: named on the right rank, each other rank told as infected or clean."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatron_nanguard.cpurun.job import Finished
+from megatron_nanguard.cpurun.server import Server
+from tests.ranks.layouts import LAYOUTS, Layout
+from tests.ranks.planted import MORE_ARGUMENTS
+from tests.ranks.planted.checks import place
+from tests.ranks.planted.origins import G_BACKWARD, HEALTHY_MASK, REAL_FAULTS, Begins, RealFault
+from tests.ranks.run_files import RunFiles
+from tests.ranks.test_healthy import differences
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = Path(__file__).with_name("real_faults.py")
+GUARD = "megatron_nanguard:enable"
+BY_DEFAULT = ("A", "D1")
+FIRST_FAULT = 2
+
+
+def train(ranks: Server, layout: Layout, folder: Path, faults: str, *more: str, **env: str) -> Finished:
+    """A run in which incidents are skipped."""
+    folder.mkdir(exist_ok=True)
+    guarded = layout.plus(
+        *("--nanguard", "--nanguard-dir", str(folder), "--nanguard-on-nonfinite", "skip"),
+        *("--nanguard-max-skips", "99/99", *more),
+    )
+    variables = {"FAULTS": faults, **env}
+    finished = ranks.run(layout.nproc, SCRIPT, guarded.args, env=variables, in_rank=GUARD, cwd=folder)
+    assert finished.code == 0, finished.out
+    return finished
+
+
+def at_steps(cases: Sequence[RealFault]) -> str:
+    """Each case at a step of its own; the first step is healthy."""
+    steps = enumerate(cases, start=FIRST_FAULT)
+    return ";".join(f"{step}={fault}" for step, case in steps for fault in case.faults)
+
+
+def check(run: RunFiles, step: int, case: RealFault, layout: Layout) -> None:
+    """What the incident says of a case."""
+    merged = run.merged(step)
+    assert [described(origin) for origin in merged["origin"]] == [expected(one, layout) for one in case.origins]
+    infected = {
+        one["rank"]: (one["by"].partition(" no. ")[0], one["group"], tuple(one["from"])) for one in merged["infected"]
+    }
+    assert infected == case.carried
+    of_origin = {rank for one in case.origins for rank in (one.rank, *one.ranks)}
+    if case.origins:
+        assert {*merged["ranks"]["clean"]} == {*range(layout.nproc)} - infected.keys() - of_origin
+    assert merged["causes"]
+    if case.cause:
+        assert merged["causes"][0]["cause"] == case.cause
+    came_back = "yes" if case.comes_back else "no"
+    assert {one["came_back"] for one in merged["replay"]["passes"]} == {came_back}
+    for rank, own in enumerate(run.postmortems(step).values()):
+        replay = own["replay"]
+        assert (replay["done"], replay["why_not"]) == (True, ""), f"rank {rank}"
+        assert replay["exact"] is case.comes_back, f"rank {rank}: {replay}"
+        assert replay["stages"][0].startswith("plain: ")
+    assert merged["replay"]["done"] is True
+
+
+def described(origin: dict[str, Any]) -> dict[str, Any]:
+    """The part of an origin that is stated by hand."""
+    line = origin["source_line"]
+    facts = origin["facts"]
+    return {
+        **{key: origin[key] for key in ("rank", "coords", "microbatch", "phase", "module", "operator", "pattern")},
+        "function": None if line is None else line.partition(" in ")[2],
+        "nan_count": None if facts is None else facts["nan_count"],
+        "ranks": tuple(origin["ranks"]),
+    }
+
+
+def expected(begins: Begins, layout: Layout) -> dict[str, Any]:
+    return {
+        **{key: getattr(begins, key) for key in ("rank", "microbatch", "phase", "module", "operator", "pattern")},
+        "coords": place(layout, begins.rank),
+        "function": begins.function,
+        "nan_count": begins.nan_count,
+        "ranks": begins.ranks,
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.long) for name in REAL_FAULTS]
+)
+def test_a_fault_is_named_and_every_other_rank_accounted_for(ranks: Server, tmp_path: Path, name: str) -> None:
+    cases = REAL_FAULTS[name]
+    layout = LAYOUTS[name].plus(*MORE_ARGUMENTS.get(name, ()), "--train-iters", str(len(cases) + 1))
+
+    finished = train(ranks, layout, tmp_path, at_steps(cases))
+
+    run = RunFiles.only_one_of(tmp_path)
+    steps = dict(enumerate(cases, start=FIRST_FAULT))
+    assert run.incidents == [f"step_{step:08d}" for step, case in steps.items() if case is not HEALTHY_MASK]
+    for step, case in steps.items():
+        if case is not HEALTHY_MASK:
+            check(run, step, case, layout)
+            if case.origins:
+                first = case.origins[0]
+                said = (
+                    f"It began on rank {first.rank}, {first.phase} of micro-batch {first.microbatch}: {first.operator}"
+                )
+                assert said in finished.out
