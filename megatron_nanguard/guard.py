@@ -471,6 +471,7 @@ class Guard:
             shield=self.shield,
             watchdog=watchdog,
             exercise=partial(self._exercise, subject),
+            saves_calls=self.settings.capture == "op",
         )
         return incident.handle(
             subject, alarm, setting, lambda outcome: deciding.decide(policy, subject.step, subject.budget)

@@ -4,13 +4,14 @@
 2 exchange   one record per rank: who was bad before the reduction, who only after it, can all run it again
 3 audit      what was bad before the step began
 4 replay     the step again in place, traced; this rank's trace on disk; everything put back
-5 files      the complete post-mortem, then one merged incident with the origin and the verdict
+5 arbitration  the accused calls again, here, on a peer and in higher precision
+6 files      the complete post-mortem, then one merged incident with the origin and the verdict
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident import evidence as evidence_stage
+from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all
 from megatron_nanguard.incident.evidence import Evidence
 from megatron_nanguard.incident.files import merge_files, sentence
 from megatron_nanguard.incident.outcome import Outcome, conclude
@@ -27,6 +29,7 @@ from megatron_nanguard.incident.signal import Alarm, write_down
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.directory import RunDirectory, trace_name
+from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.postmortem import Kind, Postmortem
@@ -57,6 +60,7 @@ class Setting:
     shield: Shield
     watchdog: Watchdog
     exercise: Exercise
+    saves_calls: bool
 
 
 def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> PolicyOutcome:
@@ -78,8 +82,10 @@ def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> 
         replayed = _replay(subject, setting, outcome, why_not)
         if replayed.trace is not None:
             setting.run.write(f"{incident}/{trace_name(subject.coordinates, subject.sizes)}", replayed.trace)
+        watchdog.stage("arbitration", setting.deadline + PEER_SECONDS)
+        arbitrations = _arbitrate(subject, setting, incident, replayed)
         watchdog.stage("files", setting.deadline)
-        _files(subject, setting, incident, postmortem, outcome, audited, replayed, decided)
+        _files(subject, setting, incident, postmortem, outcome, audited, replayed, arbitrations, decided)
     return decided
 
 
@@ -149,7 +155,7 @@ def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str) 
     if outcome.kind is Kind.NORM_OVERFLOW:
         return Replayed(ReplaySummary(why_not="every element is finite: there is no operator to look for"))
     if not outcome.all_can_replay:
-        return Replayed(ReplaySummary(why_not=why_not or "another rank cannot, see its post-mortem"))
+        return Replayed(ReplaySummary(why_not=why_not or _cannot(outcome.cannot_replay)))
     assert subject.recorder is not None and subject.recorder.call is not None
     return Replayer(
         subject=subject,
@@ -163,6 +169,19 @@ def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str) 
     ).run()
 
 
+def _arbitrate(subject: Subject, setting: Setting, incident: str, replayed: Replayed) -> tuple[Arbitration, ...]:
+    """The accused calls again. Local, but for a file that travels to a peer and back within a deadline."""
+    with setting.shield("incident, arbitration"):
+        directory = setting.run.path / incident
+        return arbitrate_all(subject, replayed.calls, replayed.roles, directory, setting.deadline, setting.saves_calls)
+    return ()
+
+
+def _cannot(ranks: Sequence[int]) -> str:
+    others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    return f"rank {ranks[0]}{others} cannot run the step again, see the post-mortem there"
+
+
 def _files(
     subject: Subject,
     setting: Setting,
@@ -171,6 +190,7 @@ def _files(
     outcome: Outcome,
     audited: tuple[AuditFinding, ...] | None,
     replayed: Replayed,
+    arbitrations: tuple[Arbitration, ...],
     decided: PolicyOutcome,
 ) -> None:
     with setting.shield("incident, files"):
@@ -187,6 +207,7 @@ def _files(
                 audited=audited is not None,
                 audit=audited or (),
                 changed_after_fetch=replayed.changed_after_fetch,
+                arbitrations=arbitrations,
                 notes=(*postmortem.notes, *outcome.notes),
             )
             setting.run.write_postmortem(incident, complete)

@@ -7,6 +7,7 @@ from pathlib import Path
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, state_cause
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.merging import Exchanged
 from megatron_nanguard.postmortem.reading import MERGED_NAME, merge_directory, read_traces
@@ -32,6 +33,9 @@ def merge_files(
     path = run.write(f"{incident}/{MERGED_NAME}", merged)
     concluded = conclude(merged, read_traces(run.path / incident))
     run.write(f"{incident}/{MERGED_NAME}", concluded)
+    bundle = run.path / incident / BUNDLE_NAME
+    if concluded.causes and bundle.is_dir():
+        state_cause(bundle, concluded.causes[0].cause)
     return concluded, path
 
 

@@ -19,7 +19,7 @@ class Outcome:
         ranks: bad before the reduction, bad only after it, clean.
         groups: the first set as products of axes; infected_groups: the second.
         notes: what the reports say besides.
-        all_can_replay: every rank can run the step again.
+        cannot_replay: ranks that cannot run the step again.
     """
 
     kind: Kind
@@ -27,7 +27,12 @@ class Outcome:
     groups: tuple[RankGroup, ...]
     infected_groups: tuple[RankGroup, ...]
     notes: tuple[str, ...]
-    all_can_replay: bool = False
+    cannot_replay: tuple[int, ...] = ()
+
+    @property
+    def all_can_replay(self) -> bool:
+        """Every rank can run the step again."""
+        return not self.cannot_replay
 
 
 def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
@@ -44,7 +49,7 @@ def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
         describe(before, places, sizes) if before else (),
         describe(after, places, sizes) if after else (),
         notes,
-        all(report.can_replay and not report.own_fault for report in reports),
+        tuple(report.rank for report in reports if report.own_fault or not report.can_replay),
     )
 
 

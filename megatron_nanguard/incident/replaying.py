@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
+from megatron_nanguard.arbitration.accused import accused_events, caught_calls
+from megatron_nanguard.arbitration.capture import CallCatcher, CaughtCall
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, ReplaySummary
@@ -42,11 +45,15 @@ class Replayed:
     Attributes:
         trace: of the last traced pass; None where nothing was traced.
         changed_after_fetch: micro-batches whose data is no longer what the iterator handed out.
+        calls: the accused calls of this rank, one per origin.
+        roles: who asks a peer, and who that is.
     """
 
     summary: ReplaySummary
     trace: RankTrace | None = None
     changed_after_fetch: tuple[int, ...] = ()
+    calls: tuple[CaughtCall, ...] = ()
+    roles: Roles = NOBODY
 
 
 @dataclass
@@ -80,6 +87,8 @@ class Replayer:
     bad_ranks: frozenset[int]
     stages: list[str] = field(default_factory=list)
     passes: list[ReplayPass] = field(default_factory=list)
+    calls: tuple[CaughtCall, ...] = ()
+    roles: Roles = NOBODY
 
     def run(self) -> Replayed:
         """All passes; afterwards everything is as after the first one.
@@ -103,7 +112,7 @@ class Replayer:
             how = "" if plain.tolerance is None else f", gradients within {plain.tolerance:.1e}"
             notes.append(f"the replay differs from the first pass in {', '.join(plain.differs)}{how}")
         summary = ReplaySummary(True, "", exact, (*self.stages, *notes), tuple(self.passes))
-        return Replayed(summary, trace, changed)
+        return Replayed(summary, trace, changed, self.calls, self.roles)
 
     def _experiment(self, point: DecisionPoint) -> RankTrace | None:
         """The fault did not come back: wait after every operator, then fill fresh memory; what vanishes tells."""
@@ -123,11 +132,23 @@ class Replayer:
         found = frozenset(origin.event for origin in trace.origins)
         if any(row[0] for row in exchange((len(found),), self.voters, self.subject.torch_device)):
             self.watchdog.stage("probing replay", self.deadline + TRACED_STEPS * self.median_step)
-            trace, _ = self._traced(point, "probed", microbatch, found, marker)
+            catcher = CallCatcher(accused_events(trace), rank=self.subject.coordinates.rank)
+            trace, _ = self._traced(point, "probed", microbatch, found, marker, catcher)
+            self.calls = caught_calls(trace, self.subject.step, catcher.calls)
+            can_ask = bool(self.calls) and not self.calls[0].saved.why_not
+            self.roles = Roles.of(
+                exchange((len(self.calls), int(can_ask)), self.voters, self.subject.torch_device), self.voters.ranks
+            )
         return trace
 
     def _traced(
-        self, point: DecisionPoint, stage: str, microbatch: int | None, probe: frozenset[int], marker: bool
+        self,
+        point: DecisionPoint,
+        stage: str,
+        microbatch: int | None,
+        probe: frozenset[int],
+        marker: bool,
+        catcher: CallCatcher | None = None,
     ) -> tuple[RankTrace, _Pass]:
         subject = self.subject
         place = subject.coordinates
@@ -139,6 +160,7 @@ class Replayer:
             microbatch,
             marker=marker,
             probe=probe,
+            catcher=catcher,
         )
         words = "outside of any micro-batch" if microbatch is None else f"micro-batch {microbatch}"
         seen = self._pass(point, f"{stage}, {words}", tracer)

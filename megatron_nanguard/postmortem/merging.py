@@ -15,6 +15,7 @@ from megatron_nanguard.postmortem.infection import trace_infection
 from megatron_nanguard.postmortem.merged_losses import LossMerger
 from megatron_nanguard.postmortem.merged_parameters import ParameterMerger
 from megatron_nanguard.postmortem.summary import summarize
+from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, RankGroup
 from megatron_nanguard.records.incident import BatchSpot, DeviceCount, Incident, PolicyOutcome
@@ -83,6 +84,7 @@ class _Merger:
         self._changed: list[BatchSpot] = []
         self._zero_tokens: list[BatchSpot] = []
         self._own_faults: list[int] = []
+        self._arbitrations: list[Arbitration] = []
 
     def add(self, postmortem: Postmortem) -> None:
         rank = postmortem.coordinates.rank
@@ -97,6 +99,7 @@ class _Merger:
         self._losses.add(rank, postmortem.microbatches)
         device = postmortem.device
         self._devices[device.backend, device.name, device.overflow_mode] += 1
+        self._arbitrations += postmortem.arbitrations
         self._audited &= postmortem.audited
         self._audit += postmortem.audit
         self._changed += [BatchSpot(rank, index) for index in postmortem.changed_after_fetch]
@@ -135,6 +138,7 @@ class _Merger:
             audit=tuple(self._audit[:LISTED_FINDINGS]),
             changed_after_fetch=tuple(self._changed[:LISTED_FINDINGS]),
             zero_tokens=tuple(self._zero_tokens[:LISTED_FINDINGS]),
+            arbitrations=tuple(self._arbitrations[:LISTED_FINDINGS]),
             own_faults=tuple(self._own_faults[:LISTED_FINDINGS]),
             parameters=parameters,
             parameters_truncated=left_out,

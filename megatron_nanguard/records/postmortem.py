@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
@@ -194,6 +195,7 @@ class Postmortem:
         audited: weights, moments, buffers and batch were looked at.
         audit: what of them was bad before any replay.
         changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
+        arbitrations: accused calls of this rank that were run again.
         notes: what else a reader should know.
     """
 
@@ -224,4 +226,5 @@ class Postmortem:
     audited: bool = False
     audit: tuple[AuditFinding, ...] = ()
     changed_after_fetch: tuple[int, ...] = ()
+    arbitrations: tuple[Arbitration, ...] = ()
     notes: tuple[str, ...] = ()

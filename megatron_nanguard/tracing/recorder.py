@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megatron_nanguard.records.trace import Phase, TensorFacts
 from megatron_nanguard.tracing import marker
+from megatron_nanguard.tracing.catching import Catcher
 from megatron_nanguard.tracing.events import Event, EventKind, Output, Read, Sent
 from megatron_nanguard.tracing.facts import look_closely
 from megatron_nanguard.tracing.flags import Flags, can_be_bad
@@ -47,6 +48,7 @@ class Recorder:
         fills_with_marker: bool,
         probe: frozenset[int],
         heads: frozenset[int],
+        catcher: Catcher | None = None,
     ) -> None:
         self.events: list[Event] = []
         self.flags = Flags()
@@ -55,6 +57,7 @@ class Recorder:
         self._where, self._outside = whereabouts, outside
         self._fills_with_marker, self._probe, self._heads = fills_with_marker, probe, heads
         self._operators: dict[Any, Operator] = {}
+        self._catcher = catcher
 
     def before(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Started | None:
         """Look at what an operator is about to read; None when it leaves no event."""
@@ -73,6 +76,8 @@ class Recorder:
             return None
         reads = self._reads(operator.reads(args, kwargs))
         constant = has_bad_constant(args) or has_bad_constant(list(kwargs.values()))
+        if self._catcher is not None:
+            self._catcher.before(len(self.events), func, args, kwargs)
         return Started(operator, reads, constant, input_facts=self._probed(operator.reads(args, kwargs)))
 
     def after(self, started: Started, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -91,6 +96,8 @@ class Recorder:
         written.update((id(tensor), tensor) for tensor in operator.writes(args, kwargs))
         for tensor in written.values():
             self._wrote(event, tensor, self.flags.put(tensor))
+        if self._catcher is not None:
+            self._catcher.after(result)
 
     def look(self, name: str, tensor: Tensor, place: Place, is_untraced: bool) -> None:
         """Look at a gradient after a backward step: a fused kernel adds to it unseen."""

@@ -26,6 +26,7 @@ from megatron_nanguard.megatron_api.attention_heads import attention_heads
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
+from megatron_nanguard.tracing.catching import Catcher
 from megatron_nanguard.tracing.events import SinkRead, Trace
 from megatron_nanguard.tracing.lineage import Writer
 from megatron_nanguard.tracing.outside import Outside, module_of
@@ -61,6 +62,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         marker: bool = False,
         probe: frozenset[int] = frozenset(),
+        catcher: Catcher | None = None,
     ) -> None:
         """Nothing is traced before the tracer is entered.
 
@@ -72,6 +74,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             microbatch: the one to trace; None traces only what runs outside of any.
             marker: fill fresh memory with a NaN of known bits; another result then than without.
             probe: events of an earlier pass to look at closely, such as its origins.
+            catcher: told of each operator that leaves an event.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._rank, self._microbatch = rank, microbatch
@@ -79,7 +82,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shield = Shield()
         self._whereabouts = Whereabouts(names, params, microbatch, self._node_made, self._shielded)
         outside = Outside(chunks, names, params)
-        self._recorder = Recorder(self._whereabouts, outside, marker, probe, attention_heads(chunks))
+        self._recorder = Recorder(self._whereabouts, outside, marker, probe, attention_heads(chunks), catcher)
         self._fills_with_marker = marker
         self._was_traced = False
         self._sinks: list[SinkRead] = []

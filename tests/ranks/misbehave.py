@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import megatron.core.package_info
 import megatron.training.training as host
+import torch
 from megatron.core.optimizer.optimizer import FP32Optimizer, MegatronOptimizer
+from megatron.core.rerun_state_machine import RerunDataIterator
+from megatron.core.transformer.mlp import MLP
 
 import megatron_nanguard
 from megatron_nanguard.cpurun import pretrain_gpt
@@ -111,6 +115,25 @@ def stop_in_the_exchange() -> None:
     _send_itself(signal.SIGSTOP)
 
 
+def run_out_of_memory_when_traced() -> None:
+    """An operator of the first traced replay asks for more than there is, while its peers are in a collective."""
+    from megatron_nanguard.tracing.tracer import Tracer
+
+    enter = Tracer.__enter__
+
+    def entered(tracer: Tracer) -> Tracer:
+        MLP.forward = _out_of_memory
+        return enter(tracer)
+
+    Tracer.__enter__ = entered  # type: ignore[method-assign]
+
+
+def take_data_that_cannot_be_copied() -> None:
+    """A lock in every micro-batch; the forward step does not look at it."""
+    take = RerunDataIterator.__next__
+    RerunDataIterator.__next__ = lambda self: {**take(self), "lock": threading.Lock()}  # type: ignore[method-assign]
+
+
 def die_while_merging() -> None:
     """The rank that merges the files is killed while its peers wait for the end of it."""
     from megatron_nanguard.incident import course
@@ -122,6 +145,10 @@ def _send_itself(number: signal.Signals) -> None:
     from megatron_nanguard.incident import course
 
     course.exchange = lambda *_: os.kill(os.getpid(), number)  # type: ignore[assignment, return-value]
+
+
+def _out_of_memory(*args: Any, **kwargs: Any) -> Any:
+    raise torch.OutOfMemoryError("planted by the test")
 
 
 def _raising(*args: Any, **kwargs: Any) -> Any:

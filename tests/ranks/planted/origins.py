@@ -2,8 +2,8 @@
 
 What `incident.py` says of how a NaN spreads holds here too. A rank is reached first in the forward or backward of the
 micro-batch itself, over TP, CP or EP inside a stage and by p2p between stages; whoever is not, is reached when the
-gradients are reduced, where its own part of them is bad. A log in the forward spoils the whole output of its module, one
-in the backward a single element of the gradient that comes in.
+gradients are reduced, where its own part of them is bad. A log in the forward spoils the whole output of its module,
+one in the backward a single element of the gradient that comes in.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def exp(rank: int, microbatch: int, phase: str, layer: int) -> Begins:
     return Begins(rank, microbatch, phase, f"decoder.layers.{layer}.mlp", "exp", "exp_clamp", "inf", 0)
 
 
-# A and G: stage 0 = {0, 1, 2, 3}, stage 1 = {4, 5, 6, 7}, TP in pairs, replica 0 = {0, 1, 4, 5} ------------------------
+# A and G: stage 0 = {0, 1, 2, 3}, stage 1 = {4, 5, 6, 7}, TP in pairs, replica 0 = {0, 1, 4, 5} ---------------------
 
 
 def a_tp(first: int, source: int) -> Carried:
