@@ -16,7 +16,7 @@ from megatron_nanguard.tracing.events import Event, EventKind, Output, Read, Sen
 from megatron_nanguard.tracing.facts import look_closely
 from megatron_nanguard.tracing.flags import Flags, can_be_bad
 from megatron_nanguard.tracing.lineage import Lineage, Range, Writer
-from megatron_nanguard.tracing.messages import Call, Messages, can_hold_values, phase_of
+from megatron_nanguard.tracing.messages import Call, Messages, Named, can_hold_values, phase_of
 from megatron_nanguard.tracing.outside import Outside, Owned, describe
 from megatron_nanguard.tracing.place import Place
 from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant, tensors
@@ -74,11 +74,15 @@ class Recorder:
             return Started(operator, [])
         if operator.kind is CallKind.VIEW or self._completes_a_message(operator, args):
             return None
-        reads = self._reads(operator.reads(args, kwargs))
-        constant = has_bad_constant(args) or has_bad_constant(list(kwargs.values()))
+        named: list[Named] = []
+        numbers: list[Named] = []
+        for one in operator.reads(args, kwargs):
+            (numbers if self._is_number(one[2]) else named).append(one)
+        reads = self._reads(named)
+        constant = has_bad_constant([*args, *kwargs.values(), *(float(number) for _, _, number in numbers)])
         if self._catcher is not None:
             self._catcher.before(len(self.events), func, args, kwargs)
-        return Started(operator, reads, constant, input_facts=self._probed(operator.reads(args, kwargs)))
+        return Started(operator, reads, constant, input_facts=self._probed(named))
 
     def after(self, started: Started, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look at what the operator wrote."""
@@ -154,6 +158,17 @@ class Recorder:
             writers.append(self._from_outside(tensor, unknown, is_part=bool(writers)))
         is_part = any(self._numel(writer) > tensor.numel() for writer in writers)
         return Read(name, column, tuple(writers), Output.of(tensor, self.flags.put(tensor) if is_part else None))
+
+    def _is_number(self, tensor: Tensor) -> bool:
+        """Whether torch has made a plain number into a tensor, as the one in `x[0] = nan`: part of the operator."""
+        return (
+            tensor.dim() == 0
+            and tensor.device.type == "cpu"
+            and can_be_bad(tensor)
+            and not tensor.is_complex()
+            and not self._lineage.is_known(tensor)
+            and self._outside.owner(tensor) is None
+        )
 
     def _filled(self, tensor: Tensor, writers: Sequence[Writer]) -> Writer:
         """Memory that was handed out is read: something unseen has filled it, or nobody."""

@@ -38,6 +38,7 @@ def setting_in(path: Path, said: list[str], leave: Callable[[int], None] = lambd
         shield=Shield(),
         watchdog=Watchdog(own_client("incident"), 0, 1, leave),
         exercise=nullcontext,
+        saves_calls=True,
     )
 
 

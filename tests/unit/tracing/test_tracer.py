@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -117,6 +118,21 @@ def test_mask_handed_in_as_data_is_meant_too() -> None:
     traced = trace(lambda x: torch.softmax(x + mask, -1))
     assert is_silent(traced)
     assert traced.num_meant == 2
+
+
+def test_a_number_written_into_a_tensor_is_part_of_the_operator() -> None:
+    def written(value: float) -> Callable[[Tensor], Tensor]:
+        def inside(x: Tensor) -> Tensor:
+            out = x.clone()
+            out[0, torch.tensor([1])] = value
+            return torch.softmax(out, -1)
+
+        return inside
+
+    origin = only_origin(trace(written(math.nan)))
+    assert (origin.kind, origin.operator) == (OriginKind.OPERATOR, "index_put_")
+    assert [facts.name for facts in origin.inputs] == ["self"]
+    assert is_silent(trace(written(-math.inf)))
 
 
 def test_bad_weight_is_named_as_from_outside() -> None:
