@@ -103,6 +103,7 @@ class Guard:
                 watcher.step_ends()
         # All of them go together: the next subject may get the id of one that is gone.
         self._subjects.clear()
+        self._sorted.clear()
         self._watchers.clear()
         self._crews.clear()
         self._verdicts.clear()
@@ -172,20 +173,23 @@ class Guard:
 
     def chunk_wrapped(self, chunk: Any) -> None:
         """A chunk was wrapped for data parallelism: last occasion to meet; its own NaN check stands aside."""
-        if self._meeting is None:
+        if not self._meetings:
             self._meet(range(dist.get_world_size()))
         if self.active:
             with self.shield("host checks"):
                 self._host_checks.switch_off([chunk])
 
     def _meet(self, ranks: Sequence[int]) -> None:
-        """Handshake over the store, outside of any shield: it has a deadline of its own."""
+        """Handshake over the store. The wait is outside of any shield: it has a deadline of its own."""
         settings = self._known_settings()
         self._meetings += 1
         self._switch_off()
-        self._meeting = Meeting(ranks, self._meetings)
-        if not settings.on:
-            self._meeting.declare_off()
+        self._meeting = None
+        with self.shield("meeting the other ranks"):
+            self._meeting = Meeting(ranks, self._meetings)
+            if not settings.on:
+                self._meeting.declare_off()
+        if not settings.on or self._meeting is None:
             return
         agreement = self._meeting.agree(settings, [*self.engine.declined])
         self._speaks = self._meeting.rank == agreement.speaker
@@ -259,6 +263,8 @@ class Guard:
 
     def chunks_seen(self, chunks: Sequence[Any]) -> None:
         """Chunks whose parameters are being sorted: kept together for optimizers that are built past the factory."""
+        if not self.active:
+            return
         others = [known for known in self._sorted if not _have_common(known, chunks)]
         joined = [chunk for known in self._sorted if _have_common(known, chunks) for chunk in known]
         joined += [chunk for chunk in chunks if not _have_common(joined, [chunk])]
@@ -432,8 +438,10 @@ class Guard:
             if id(subject) in self._crews:
                 self._crews[id(subject)].after_reduction()
             flags = flag_tensor(subject.suspicions(optimizer), len(voters.ranks), subject.torch_device)
-        if flags is None or self.shield.fault is not None:
+        if flags is None:
             flags = fault_flags(subject.torch_device)
+        elif self.shield.fault is not None:
+            flags[Flag.OWN_FAULT] = 1
         alarm = Alarm(tuple(vote(flags, voters)), optimizer)
         self.counts["steps_guarded"] += 1
         if self._is_incident(subject, alarm):
@@ -474,7 +482,10 @@ class Guard:
             saves_calls=self.settings.capture == "op",
         )
         return incident.handle(
-            subject, alarm, setting, lambda outcome: deciding.decide(policy, subject.step, subject.budget)
+            subject,
+            alarm,
+            setting,
+            lambda outcome: deciding.decide(policy, subject.step, subject.budget, has_bad_copy=outcome.has_bad_copy),
         )
 
     @contextmanager

@@ -3,6 +3,8 @@
 healthy: a model of 50 M parameters on one CPU rank, with the guard (on), without it and with Megatron's own check off
 (off), and without it once more (the A/A control); runs interleaved, first steps of a run left out.
 launcher: 8 ranks, layout TP2 PP2 DP2, 3 steps, through one import server.
+replay: the passes of an incident against a healthy step of the same run, tiny model on 8 ranks and 50 M on one; and the
+seconds from the alarm to the merged incident.
 """
 
 from __future__ import annotations
@@ -118,9 +120,34 @@ def launcher(server: Server, pairs: int) -> None:
         print(f"{name:8} s per run {_spread(values)}")
 
 
+def replay(server: Server, pairs: int) -> None:
+    """Print each pass of a replay as a multiple of a healthy step of the same run."""
+    drill = "--nanguard-drill=nan@step=4,rank=0,mb=1,phase=backward,module=decoder.layers.1.mlp"
+    models = {
+        "tiny, 8 ranks": (8, [*MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), "--train-iters", "6"]),
+        "50 M, 1 rank": (1, [*MODEL.split(), *CPU_KERNELS.split(), *LARGE.split()]),
+    }
+    for model, (nproc, args) in models.items():
+        ratios: dict[str, list[float]] = {}
+        for _ in range(pairs):
+            with tempfile.TemporaryDirectory() as directory:
+                guarded = [*args, "--nanguard", "--nanguard-dir", directory, "--nanguard-on-nonfinite", "skip", drill]
+                finished = server.run(nproc, SCRIPT, guarded, in_rank="megatron_nanguard:enable", timeout=900)
+                assert finished.code == 0, finished.out
+                steps = {int(number): float(ms) / 1e3 for number, ms in ITERATION.findall(finished.out)}
+                healthy_step = statistics.median(seconds for number, seconds in steps.items() if number not in (1, 4))
+                (path,) = Path(directory).glob("runs/*/incidents/*/incident.json")
+                stages = json.loads(path.read_text())["replay"]["stages"]
+            for stage, seconds in re.findall(r"(\w+)[^:]*: ([0-9.]+) s", "\n".join(stages)):
+                ratios.setdefault(stage, []).append(float(seconds) / healthy_step)
+            ratios.setdefault("whole incident, seconds", []).append(steps[4] - healthy_step)
+        for stage, values in ratios.items():
+            print(f"{model:14} {stage:24} {_spread(values)}")
+
+
 def main() -> None:
     """Run one benchmark and print the machine it ran on."""
-    modes = {"healthy": healthy, "launcher": launcher}
+    modes = {"healthy": healthy, "launcher": launcher, "replay": replay}
     mode = sys.argv[1] if len(sys.argv) > 1 else "healthy"
     if mode not in modes:
         sys.exit(f"bench: {mode!r} is not one of {', '.join(modes)}")

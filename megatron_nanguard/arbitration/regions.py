@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -59,7 +60,7 @@ class RegionCatcher:
         """
         self._kind: Literal["forward", "backward"] = "backward" if name.endswith("Backward") else "forward"
         self._name = name.removesuffix("Backward")
-        self._is_wanted, self._cap_bytes, self._rank = is_wanted, cap_bytes, rank
+        self.is_wanted, self._cap_bytes, self._rank = is_wanted, cap_bytes, rank
         self._guilt = 0
         self._undo = ExitStack()
         self.call = uncaught(rank, None, self._name, "it was not called again")
@@ -88,20 +89,21 @@ class RegionCatcher:
     def _wrap(self, method: str, wrapper: Callable[..., Any]) -> None:
         original = getattr(self._cls, method)
         own = self._cls.__dict__.get(method)
-        setattr(self._cls, method, staticmethod(lambda *args: wrapper(original, *args)))
+        # The signature stays: the tracer names gradients after the arguments of the forward.
+        setattr(self._cls, method, staticmethod(wraps(original)(lambda *args: wrapper(original, *args))))
         if own is None:
             self._undo.callback(delattr, self._cls, method)
         else:
             self._undo.callback(setattr, self._cls, method, own)
 
     def _forward(self, original: Callable[..., Any], ctx: Any, *args: Any) -> Any:
-        inputs = _quietly(self._inputs, args) if self._is_wanted() else None
+        inputs = _quietly(self._inputs, args) if self.is_wanted() else None
         result = original(ctx, *args)
         self._leave(inputs, ctx, result)
         return result
 
     def _setup_context(self, original: Callable[..., Any], ctx: Any, inputs: Any, output: Any) -> Any:
-        taken = _quietly(self._inputs, inputs) if self._is_wanted() else None
+        taken = _quietly(self._inputs, inputs) if self.is_wanted() else None
         result = original(ctx, inputs, output)
         self._leave(taken, ctx, output)
         return result

@@ -94,7 +94,6 @@ def _train(directory: Path) -> int:
 def _command_line(directory: Path) -> Sequence[str]:
     from megatron_nanguard import cpurun
 
-    script = Path(cpurun.__file__).with_name("pretrain_gpt.py")
     ranks = (sys.executable, "-m", "megatron_nanguard", "cpu-run", "--nproc", str(NUM_RANKS), "--timeout", "300")
     guard = ("--nanguard", "--nanguard-dir", str(directory), "--nanguard-drill", DRILL)
-    return (*ranks, str(script), *MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), *guard)
+    return (*ranks, str(cpurun.pretrain_script()), *MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), *guard)

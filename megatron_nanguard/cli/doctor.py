@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ def command(run_dir: Path | None) -> int:
     click.echo(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
     for package in ("torch", "megatron-core", "torch-npu", "transformer-engine"):
         click.echo(f"{package} {_version(package)}")
+    if importlib.util.find_spec("torch") is None:
+        raise click.ClickException("patch points can only be resolved where torch is installed, beside Megatron")
     findings = _survey()
     click.echo()
     for finding in findings:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.diagnosis.concluding import conclude
+from megatron_nanguard.postmortem.reading import MERGED_NAME, load_incident, read_traces
 from megatron_nanguard.report import report_text
 
 
@@ -17,5 +18,8 @@ def command(directory: Path) -> None:
 
     DIR is the directory of --nanguard-dir, of one run or of one incident, or an incident.json.
     """
-    found = load_incident(directory)
-    click.echo(report_text(found.incident, found.directory), nl=False)
+    incident, place = load_incident(directory)
+    if not (place / MERGED_NAME).exists():
+        # The run ended before its ranks could merge what they knew.
+        incident = conclude(incident, read_traces(place))
+    click.echo(report_text(incident, place), nl=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -13,12 +14,13 @@ __all__ = ["Store", "decide_once", "own_client", "wait_for", "within"]
 def own_client(prefix: str) -> Store:
     """A connection of our own to the default store, under a prefix.
 
-    A wait on the host's client would hold its lock; older torch, which cannot clone, shares it.
+    A wait on the host's client would hold its lock. Shared all the same where it cannot be cloned: in torch before
+    2.6, and stores of a trainer's own.
 
     Source: torch/distributed/distributed_c10d.py, _get_default_store
     """
     store = dist.distributed_c10d._get_default_store()
-    if hasattr(store, "clone"):
+    with contextlib.suppress(AttributeError, RuntimeError):
         store = store.clone()
     return PrefixStore(prefix, store)
 

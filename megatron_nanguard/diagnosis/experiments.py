@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 from megatron_nanguard.diagnosis.evidence import Evidence
 
 BAD, CLEAN = "bad again", "clean"
+BEARING_OPTIONS: Final = ("overlap_grad_reduce", "overlap_param_gather", "recompute_granularity")
+"""Options of the host that an experiment switches off."""
 
 
 class Experiment(NamedTuple):

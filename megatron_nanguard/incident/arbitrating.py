@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_nanguard.arbitration.again import arbitrate
@@ -16,6 +17,7 @@ from megatron_nanguard.records.arbitration import NOT_TRIED, Arbitration
 
 PEER_SECONDS = 20.0
 """Longest wait for a peer; no peer is an answer too."""
+TIME_IS_UP = "the calls before it took the time there is (--nanguard-deadline)"
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,18 @@ def arbitrate_all(
 
     Args:
         directory: of the incident.
+        deadline: of the stage; no call is begun after half of it.
         saves: the user lets the call's inputs be written.
     """
     rank, seconds = subject.coordinates.rank, min(deadline, PEER_SECONDS)
+    end = time.monotonic() + deadline / 2
     if rank == roles.peer and roles.asker is not None and saves:
         answer(directory, roles.asker, rank, subject.torch_device, seconds)
     found = []
     for number, call in enumerate(calls):
+        if time.monotonic() > end and not call.saved.why_not:
+            # A reference in double precision may take a minute; the files of the incident must not wait for eight.
+            call = replace(call, saved=replace(call.saved, why_not=TIME_IS_UP))
         is_first = rank == roles.asker and number == 0
         if is_first and saves:
             write_bundle(directory / BUNDLE_NAME, call)

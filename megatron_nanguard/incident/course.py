@@ -1,7 +1,7 @@
 """The course of an incident. Every rank enters with the same votes and leaves with the same outcome.
 
 1 signal     evidence of this rank, on disk before anything else can fail
-2 exchange   one record per rank: who was bad before the reduction, who only after it, can all run it again
+2 exchange   one record per rank: who was bad before the reduction, who only after it, can all run it again; on disk
 3 audit      what was bad before the step began
 4 replay     the step again in place, traced; this rank's trace on disk; everything put back
 5 arbitration  the accused calls again, here, on a peer and in higher precision
@@ -77,15 +77,18 @@ def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> 
         watchdog.stage("exchange", setting.deadline)
         why_not = _why_no_replay(subject)
         outcome = _exchange(subject, seen, postmortem, setting, why_not)
-        decided = policy(outcome)
+        postmortem = _with_outcome(postmortem, outcome, setting, incident)
         audited = _audit(subject, setting, alarm)
-        replayed = _replay(subject, setting, outcome, why_not)
+        decided = policy(_with_audit(outcome, audited, subject, setting))
+        replayed = _replay(subject, setting, outcome, why_not, is_state_clean=audited == ())
         if replayed.trace is not None:
             setting.run.write(f"{incident}/{trace_name(subject.coordinates, subject.sizes)}", replayed.trace)
         watchdog.stage("arbitration", setting.deadline + PEER_SECONDS)
         arbitrations = _arbitrate(subject, setting, incident, replayed)
         watchdog.stage("files", setting.deadline)
         _files(subject, setting, incident, postmortem, outcome, audited, replayed, arbitrations, decided)
+    if subject.recorder is not None:
+        subject.recorder.discard()
     return decided
 
 
@@ -120,16 +123,33 @@ def _exchange(
         dead_step=int(postmortem is not None and postmortem.flags.dead_step),
         own_fault=int(setting.shield.fault is not None),
         can_replay=int(not why_not),
-        num_bad_parameters=len(seen.local.parameters),
     )
     rows = exchange(mine.to_ints(), setting.voters, subject.torch_device)
     return conclude([RankReport.from_ints(row) for row in rows], subject.sizes)
 
 
+def _with_outcome(
+    postmortem: Postmortem | None, outcome: Outcome, setting: Setting, incident: str
+) -> Postmortem | None:
+    """Write down what the exchange told, before a replay that a rank may not come back from."""
+    if postmortem is not None:
+        with setting.shield("incident, outcome"):
+            postmortem = replace(
+                postmortem,
+                kind=outcome.kind,
+                ranks=outcome.ranks,
+                groups=outcome.groups,
+                infected_groups=outcome.infected_groups,
+                notes=(*postmortem.notes, *outcome.notes),
+            )
+            setting.run.write_postmortem(incident, postmortem)
+    return postmortem
+
+
 def _why_no_replay(subject: Subject) -> str:
     """Why the step cannot be run again on this rank; empty when it can."""
     if subject.recorder is None:
-        return "switched off (--nanguard-replay off)"
+        return subject.why_no_recorder
     if subject.recorder.call is None:
         return "the schedule's call was not seen"
     return subject.recorder.call.can_replay()[1]
@@ -145,9 +165,23 @@ def _audit(subject: Subject, setting: Setting, alarm: Alarm) -> tuple[AuditFindi
     return None
 
 
-def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str) -> Replayed:
+def _with_audit(
+    outcome: Outcome, audited: tuple[AuditFinding, ...] | None, subject: Subject, setting: Setting
+) -> Outcome:
+    """What the policy must know of the audit, alike on all ranks.
+
+    Collective: all voters.
+    """
+    mine = any(finding.kind == "weight_only" for finding in audited or ())
+    rows = exchange((int(mine),), setting.voters, subject.torch_device)
+    return replace(outcome, has_bad_copy=any(has for (has,) in rows))
+
+
+def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str, *, is_state_clean: bool) -> Replayed:
     """Run the step again if all ranks can and there is something to look for.
 
+    Args:
+        is_state_clean: the audit of this rank found nothing.
     Collective: all voters, decided alike from the exchange.
     """
     if outcome.kind is Kind.DEAD_STEP:
@@ -166,6 +200,7 @@ def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str) 
         median_step=subject.median_seconds,
         exercise=setting.exercise,
         bad_ranks=frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only)),
+        is_state_clean=is_state_clean,
     ).run()
 
 
@@ -198,17 +233,12 @@ def _files(
             complete = replace(
                 postmortem,
                 phase="complete",
-                kind=outcome.kind,
-                ranks=outcome.ranks,
-                groups=outcome.groups,
-                infected_groups=outcome.infected_groups,
                 policy=decided.action,
                 replay=replayed.summary,
                 audited=audited is not None,
                 audit=audited or (),
                 changed_after_fetch=replayed.changed_after_fetch,
                 arbitrations=arbitrations,
-                notes=(*postmortem.notes, *outcome.notes),
             )
             setting.run.write_postmortem(incident, complete)
     all_done(True, setting.voters, subject.torch_device)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from megatron_nanguard.diagnosis.concluding import conclude
+from megatron_nanguard.diagnosis.experiments import BEARING_OPTIONS
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.megatron_api import host
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, state_cause
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.merging import Exchanged
-from megatron_nanguard.postmortem.reading import MERGED_NAME, merge_directory, read_traces
+from megatron_nanguard.postmortem.reading import MERGED_NAME, earlier_incidents, merge_directory, read_traces
 from megatron_nanguard.postmortem.summary import summarize
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 
@@ -31,9 +33,12 @@ def merge_files(
         return None, None
     # First without the verdict: what was merged must not be lost to a rule that fails.
     path = run.write(f"{incident}/{MERGED_NAME}", merged)
-    concluded = conclude(merged, read_traces(run.path / incident))
+    directory = run.path / incident
+    concluded = conclude(
+        merged, read_traces(directory), tuple(earlier_incidents(directory)), host.switched_on(BEARING_OPTIONS)
+    )
     run.write(f"{incident}/{MERGED_NAME}", concluded)
-    bundle = run.path / incident / BUNDLE_NAME
+    bundle = directory / BUNDLE_NAME
     if concluded.causes and bundle.is_dir():
         state_cause(bundle, concluded.causes[0].cause)
     return concluded, path

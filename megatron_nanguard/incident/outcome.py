@@ -20,6 +20,7 @@ class Outcome:
         groups: the first set as products of axes; infected_groups: the second.
         notes: what the reports say besides.
         cannot_replay: ranks that cannot run the step again.
+        has_bad_copy: somewhere a model weight is bad and the main parameter it is a copy of is not.
     """
 
     kind: Kind
@@ -28,6 +29,7 @@ class Outcome:
     infected_groups: tuple[RankGroup, ...]
     notes: tuple[str, ...]
     cannot_replay: tuple[int, ...] = ()
+    has_bad_copy: bool = False
 
     @property
     def all_can_replay(self) -> bool:

@@ -6,25 +6,27 @@ Every rank makes the same passes: which, is decided from exchanged integers alon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from megatron_nanguard.arbitration.accused import accused_events, caught_calls
+from megatron_nanguard.arbitration.accused import accused_events, accused_region, caught_calls, region_name
 from megatron_nanguard.arbitration.capture import CallCatcher, CaughtCall
+from megatron_nanguard.arbitration.regions import RegionCatcher
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.parameters.naming import name_modules
-from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, ReplaySummary
-from megatron_nanguard.records.trace import RankTrace
+from megatron_nanguard.records.replay import BatchTrial, CameBack, PassLabel, ReplayPass, ReplaySummary
+from megatron_nanguard.records.trace import RankTrace, TracedOrigin
 from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall
 from megatron_nanguard.replay import replay as call_again
 from megatron_nanguard.replay.experiments import SYNCHRONOUS, Synchronous
+from megatron_nanguard.replay.recording import Batch
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses
 from megatron_nanguard.tracing.prefill import MarkerFill
 from megatron_nanguard.tracing.tracer import Tracer
@@ -75,6 +77,7 @@ class Replayer:
     Args:
         median_step: seconds of a healthy step.
         bad_ranks: those that were bad in the first pass.
+        is_state_clean: the audit looked at this rank's state and data, and found nothing.
     """
 
     subject: Subject
@@ -85,6 +88,7 @@ class Replayer:
     median_step: float
     exercise: Exercise
     bad_ranks: frozenset[int]
+    is_state_clean: bool
     stages: list[str] = field(default_factory=list)
     passes: list[ReplayPass] = field(default_factory=list)
     calls: tuple[CaughtCall, ...] = ()
@@ -101,8 +105,13 @@ class Replayer:
         # After a pass on the step's own data: what the step itself does to its batch, it has done to both.
         changed = tuple(self.call.recording.changed_after_fetch())
         rows = self._tell("plain", plain)
+        previous: BatchTrial = "not_tried"
         if any(came_back for came_back, _, _ in rows):
             trace: RankTrace | None = self._trace(point, rows)
+            if self.passes[-1].came_back == "no":
+                trace = self._experiment(point) or trace
+            else:
+                previous = self._previous_batch(point)
         else:
             trace = self._experiment(point)
         lost = point.put_back()
@@ -111,7 +120,7 @@ class Replayer:
         if not plain.exact:
             how = "" if plain.tolerance is None else f", gradients within {plain.tolerance:.1e}"
             notes.append(f"the replay differs from the first pass in {', '.join(plain.differs)}{how}")
-        summary = ReplaySummary(True, "", exact, (*self.stages, *notes), tuple(self.passes))
+        summary = ReplaySummary(True, "", exact, (*self.stages, *notes), tuple(self.passes), previous)
         return Replayed(summary, trace, changed, self.calls, self.roles)
 
     def _experiment(self, point: DecisionPoint) -> RankTrace | None:
@@ -121,6 +130,18 @@ class Replayer:
         self.watchdog.stage("marker replay", self.deadline + TRACED_STEPS * self.median_step)
         rows = self._tell("marker", self._pass(point, "marker fill", during=MarkerFill()))
         return self._trace(point, rows, marker=True) if any(came_back for came_back, _, _ in rows) else None
+
+    def _previous_batch(self, point: DecisionPoint) -> BatchTrial:
+        """Batch or state? The batch of the last good step on this state, where no rank knows better from the audit."""
+        recorder = self.subject.recorder
+        assert recorder is not None
+        mine = recorder.previous_fits and self.is_state_clean
+        if not all(fits for (fits,) in exchange((int(mine),), self.voters, self.subject.torch_device)):
+            return "not_tried"
+        self.watchdog.stage("replay of the previous batch", self.deadline + PLAIN_STEPS * self.median_step)
+        seen = self._pass(point, "previous batch", batch=recorder.previous)
+        rows = exchange((int(seen.came_back),), self.voters, self.subject.torch_device)
+        return "bad" if any(is_bad for (is_bad,) in rows) else "finite"
 
     def _trace(self, point: DecisionPoint, rows: Sequence[tuple[bool, bool, int]], marker: bool = False) -> RankTrace:
         """Trace the first bad micro-batch of all ranks, then look closely at what the walk back ended at."""
@@ -133,8 +154,10 @@ class Replayer:
         if any(row[0] for row in exchange((len(found),), self.voters, self.subject.torch_device)):
             self.watchdog.stage("probing replay", self.deadline + TRACED_STEPS * self.median_step)
             catcher = CallCatcher(accused_events(trace), rank=self.subject.coordinates.rank)
-            trace, _ = self._traced(point, "probed", microbatch, found, marker, catcher)
-            self.calls = caught_calls(trace, self.subject.step, catcher.calls)
+            region = self._region_of(trace)
+            trace, _ = self._traced(point, "probed", microbatch, found, marker, catcher, region)
+            kept = None if region is None else region.call
+            self.calls = caught_calls(trace, self.subject.step, catcher.calls, kept)
             can_ask = bool(self.calls) and not self.calls[0].saved.why_not
             self.roles = Roles.of(
                 exchange((len(self.calls), int(can_ask)), self.voters, self.subject.torch_device), self.voters.ranks
@@ -149,6 +172,7 @@ class Replayer:
         probe: frozenset[int],
         marker: bool,
         catcher: CallCatcher | None = None,
+        region: RegionCatcher | None = None,
     ) -> tuple[RankTrace, _Pass]:
         subject = self.subject
         place = subject.coordinates
@@ -163,8 +187,16 @@ class Replayer:
             catcher=catcher,
         )
         words = "outside of any micro-batch" if microbatch is None else f"micro-batch {microbatch}"
-        seen = self._pass(point, f"{stage}, {words}", tracer)
+        if region is not None:
+            region.is_wanted = lambda: tracer.is_in_microbatch
+        with region or nullcontext():
+            seen = self._pass(point, f"{stage}, {words}", tracer)
         return tracer.summarize(place.label(subject.sizes)), seen
+
+    def _region_of(self, trace: RankTrace) -> RegionCatcher | None:
+        """Who keeps the call of the autograd Function that stands accused; None when none does."""
+        accused: TracedOrigin | None = accused_region(trace)
+        return RegionCatcher(region_name(accused), rank=self.subject.coordinates.rank) if accused else None
 
     def _pass(
         self,
@@ -172,6 +204,7 @@ class Replayer:
         stage: str,
         tracer: Tracer | None = None,
         during: AbstractContextManager[Any] | None = None,
+        batch: Batch | None = None,
     ) -> _Pass:
         subject, first_bad = self.subject, FirstBad(self.subject.chunks)
         losses = Losses(None if tracer is None else tracer.add_loss)
@@ -181,7 +214,7 @@ class Replayer:
         after = AfterReduction(subject.chunks)
         look = first_bad.look if tracer is None else tracer.after_backward
         with self.exercise():
-            result = call_again(call, tracer or during, tracer.at if tracer else None, look)
+            result = call_again(call, tracer or during, tracer.at if tracer else None, look, batch)
         after.look()
         if tracer is not None:
             tracer.finish()

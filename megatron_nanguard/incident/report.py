@@ -20,7 +20,6 @@ class RankReport:
         dead_step: the norm of the step before was not finite.
         own_fault: the guard failed here; the rest may be incomplete.
         can_replay: the step can be run again here.
-        num_bad_parameters: with a non-finite gradient before the reduction.
     """
 
     rank: int
@@ -39,7 +38,6 @@ class RankReport:
     dead_step: int
     own_fault: int
     can_replay: int
-    num_bad_parameters: int
 
     def to_ints(self) -> tuple[int, ...]:
         """The row, in the order of the fields."""

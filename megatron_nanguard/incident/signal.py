@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from megatron_nanguard.incident.evidence import Evidence, host_norm
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import host, optimizers
-from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests
+from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
 from megatron_nanguard.sentinel import Flag
 
 NO_RNG = RngDigests("", "", "", "", {})
@@ -61,6 +61,7 @@ def write_down(
         grad_norm=norm,
         clip_coefficient=subject.clip_coefficient(norm),
         loss_scale=optimizers.loss_scale(alarm.optimizer),
+        scaler=_scaler(subject, alarm.optimizer),
         rng=subject.rng.digests() if subject.rng else NO_RNG,
         flags=Flags(
             local=evidence.bad_before,
@@ -74,6 +75,18 @@ def write_down(
         policy=policy,
         versions=host.versions(),
         notes=tuple(notes),
+    )
+
+
+def _scaler(subject: Subject, optimizer: object) -> ScalerState | None:
+    """What the loss scaler was about; the step itself is counted already."""
+    if not optimizers.is_dynamic(optimizer):
+        return None
+    in_search, skips = subject.tally.before
+    return ScalerState(
+        in_search=in_search,
+        just_raised=not in_search and not skips and optimizers.growth_begins_anew(optimizer),
+        skips_in_a_row=skips,
     )
 
 

@@ -15,9 +15,12 @@ from torch import Tensor
 from megatron_nanguard.coordination.electorate import Electorate
 from megatron_nanguard.device import Device, device_of, training_device
 from megatron_nanguard.megatron_api import buffers, host, optimizers
+from megatron_nanguard.megatron_api.parallel import global_rank, world_size
 from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.policy.skips import SkipBudget
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.replay import Recorder
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RngStates, Suspicions
 from megatron_nanguard.settings import Settings
@@ -54,7 +57,10 @@ class Subject:
         judged at the next vote."""
         self._device = _device_of(self.chunks)
         self.recorder = Recorder(self.chunks, self.device) if settings.replay == "auto" else None
+        self.why_no_recorder = "switched off (--nanguard-replay off)"
+        """Said where ``recorder`` is None."""
         self._groups: set[int] = set()
+        self.coordinates, self.sizes = _on_its_own()
 
     def learn(self) -> None:
         """Read names and place off the chunks. May fail on a Megatron we do not know: the rank votes all the same."""
@@ -79,14 +85,25 @@ class Subject:
         self.before.clear()
         self.losses.clear()
         self.rng = RngStates(self.device)
-        recorded = kwargs if self.recorder is None else self.recorder.open(schedule, kwargs)
+        recorded = self._recorded(schedule, kwargs)
         return {**recorded, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
+
+    def _recorded(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A host whose state cannot be noted loses the replay, and nothing else."""
+        if self.recorder is not None:
+            shield = Shield()
+            with shield("recording the step"):
+                return self.recorder.open(schedule, kwargs)
+            self.recorder, self.why_no_recorder = None, f"the step cannot be recorded ({shield.fault})"
+        return kwargs
 
     def close(self) -> None:
         """Forget the step, so that nothing of it is judged or kept alive again."""
         self.is_open = False
         self.rng = None
         self.norms.clear()
+        self.before.clear()
+        self.losses.clear()
         self._seconds.append(time.monotonic() - self._opened)
         if self.recorder is not None:
             self.recorder.close()
@@ -129,6 +146,12 @@ class Subject:
             return None
         coefficient = threshold / (norm + 1e-6)
         return coefficient if math.isnan(coefficient) else min(coefficient, 1.0)
+
+
+def _on_its_own() -> tuple[Coordinates, ParallelSizes]:
+    """Place of a rank as long as nothing is known of the layout: one replica among others."""
+    rank, world = global_rank(), world_size()
+    return Coordinates(rank, 0, 0, 0, rank, 0, 0, rank), ParallelSizes(world, 1, 1, 1, world, 1, 1, world)
 
 
 def _device_of(chunks: Sequence[Any]) -> torch.device:

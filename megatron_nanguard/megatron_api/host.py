@@ -112,6 +112,11 @@ def kernel_backends() -> dict[str, str]:
     return {name: str(getattr(arguments(), name)) for name in names if hasattr(arguments(), name)}
 
 
+def switched_on(names: Sequence[str]) -> frozenset[str]:
+    """Which of some arguments are set; none for trainers without arguments."""
+    return frozenset(name for name in names if getattr(arguments(), name, None))
+
+
 def trainer_tolerates_skips() -> bool:
     """Whether the training loop takes an unsuccessful step as a skip; others raise or assert.
 

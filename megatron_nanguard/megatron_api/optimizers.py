@@ -66,6 +66,15 @@ def loss_scale(optimizer: Any) -> float | None:
     return None
 
 
+def growth_begins_anew(optimizer: Any) -> bool:
+    """Whether a dynamic scale has counted no good step since it last went up, or since it last met an overflow.
+
+    Source: megatron/core/optimizer/grad_scaler.py, DynamicGradScaler.update
+    """
+    dynamic = [scaler for scaler in scalers(optimizer) if hasattr(scaler, "min_scale")]
+    return any(scaler.state_dict()["growth_tracker"] == 0 for scaler in dynamic)
+
+
 class ScalerStates:
     """The scalers before ``prepare_grads`` updated them.
 

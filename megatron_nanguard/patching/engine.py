@@ -85,10 +85,6 @@ class Engine:
         point = next(point for point, other in self._targets() if other is target)
         return PointState.DECLINED if point.group in self.declined else PointState.ABSENT
 
-    def group_is_active(self, group: str) -> bool:
-        """Whether a group has at least one wrapper in place and none was declined."""
-        return group not in self.declined and any(applied.point.group == group for applied in self._applied)
-
     def _targets(self) -> Iterator[tuple[PatchPoint, Target]]:
         return ((point, target) for point in self.points for target in point.targets)
 

@@ -7,14 +7,21 @@ from megatron_nanguard.policy.skips import SkipBudget
 from megatron_nanguard.records.incident import PolicyOutcome
 
 
-def decide(name: str, step: int, budget: SkipBudget) -> PolicyOutcome:
+def decide(name: str, step: int, budget: SkipBudget, *, has_bad_copy: bool = False) -> PolicyOutcome:
     """What is done about an incident; the same on every rank, since every rank counted the same skips.
 
     Args:
         name: abort, skip or continue.
         step: of the incident.
         budget: how much may be skipped.
+        has_bad_copy: a model weight is bad and its main parameter good, which a skip leaves as it is.
     """
+    if name == "skip" and has_bad_copy:
+        return _abort(
+            name,
+            "A model weight is bad though its main parameter is good, and every skipped step would meet it again: "
+            f"all ranks leave with exit code {EXIT_CODE}.",
+        )
     if name == "skip" and not budget.allows(step):
         return _abort(
             name,

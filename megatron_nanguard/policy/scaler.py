@@ -25,11 +25,13 @@ class ScalerTally:
         limit: the Nth skip in a row is an incident.
         searching: no step was applied yet: the scaler looks for its first scale.
         row: skips in a row.
+        before: what `searching` and `row` were before the step judged last.
     """
 
     limit: int
     searching: bool = True
     row: int = 0
+    before: tuple[bool, int] = (True, 0)
 
     def judge(self, gradients: bool, loss: bool, minimal_scale: bool) -> Judgement:
         """Count one step.
@@ -39,6 +41,7 @@ class ScalerTally:
             loss: a loss is not finite; no scale would help.
             minimal_scale: the scale cannot go down any further.
         """
+        self.before = self.searching, self.row
         if loss:
             return Judgement.INCIDENT
         if not gradients:

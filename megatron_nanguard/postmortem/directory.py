@@ -1,4 +1,4 @@
-"""The directory of one run, as the training process writes it (R6: evidence first, and never at the run's expense)."""
+"""The directory of one run, as the training process writes it: evidence first, and never at the run's expense."""
 
 from __future__ import annotations
 

@@ -144,6 +144,7 @@ class _Merger:
             parameters_truncated=left_out,
             losses=self._losses.merged(),
             loss_scale=self._scalars.get("loss_scale"),
+            scaler=first.scaler,
             grad_norm=self._scalars.get("grad_norm"),
             clip_coefficient=self._scalars.get("clip_coefficient"),
             policy=policy or PolicyOutcome(first.policy, "unknown", None, UNKNOWN_OUTCOME),

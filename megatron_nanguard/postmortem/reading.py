@@ -16,6 +16,8 @@ from megatron_nanguard.records.trace import RankTrace
 MERGED_NAME = "incident.json"
 RANK_FILES = "rank*_*.json"
 TRACE_FILES = "trace*_*.json"
+LOOKED_BACK = 16
+"""Earlier incidents that are read."""
 
 
 class Found(NamedTuple):
@@ -90,6 +92,20 @@ def read_traces(directory: Path) -> tuple[RankTrace, ...]:
         except PostmortemError:
             continue
     return tuple(traces)
+
+
+def earlier_incidents(directory: Path) -> Iterator[Incident]:
+    """The merged incidents of the run that stand before one, the last few, in order; what cannot be read is left out.
+
+    Args:
+        directory: of the incident.
+    """
+    before = sorted(path for path in directory.parent.glob("step_*") if path.name < directory.name)
+    for path in before[-LOOKED_BACK:]:
+        try:
+            yield from_json(Incident, _read(path / MERGED_NAME), source=str(path / MERGED_NAME))
+        except PostmortemError:
+            continue
 
 
 def _read_each(directory: Path, files: list[str], unreadable: list[str]) -> Iterator[Postmortem]:

@@ -1,11 +1,11 @@
-"""Where a rank stands in the parallel layout, and a set of ranks as index sets per axis."""
+"""Where a rank stands in the parallel layout, and a set of ranks as index sets per axis.
+
+The axes are tp, cp, ep, dp, pp, fastest first in Megatron's default order; expert ranks (ep) are folded out of dp.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-AXES = ("tp", "cp", "ep", "dp", "pp")
-"""The parallel axes, fastest first in Megatron's default order; expert ranks (ep) are folded out of dp."""
 
 
 @dataclass(frozen=True)

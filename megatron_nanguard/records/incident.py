@@ -9,7 +9,7 @@ from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
-from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets
+from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets, ScalerState
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 
@@ -219,6 +219,7 @@ class Incident:
         parameters_truncated: bad parameters left out of the list.
         losses: the losses of the step by micro-batch.
         loss_scale: factor on the loss; null without one.
+        scaler: the scaler that adjusts it; null where none does.
         grad_norm: the norm Megatron computed; null before it did.
         clip_coefficient: the factor Megatron would clip with; null before it computed one.
         policy: what was done.
@@ -253,6 +254,7 @@ class Incident:
     parameters_truncated: int = 0
     losses: tuple[MicrobatchLosses, ...] = ()
     loss_scale: float | None = None
+    scaler: ScalerState | None = None
     grad_norm: float | None = None
     clip_coefficient: float | None = None
     policy: PolicyOutcome

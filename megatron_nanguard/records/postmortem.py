@@ -149,6 +149,21 @@ class Flags:
 
 
 @dataclass(frozen=True)
+class ScalerState:
+    """The dynamic loss scaler at the step.
+
+    Attributes:
+        in_search: no step was applied yet: the scale is still being searched for.
+        just_raised: the scale went up since the last step.
+        skips_in_a_row: skips up to now, this one not counted.
+    """
+
+    in_search: bool
+    just_raised: bool
+    skips_in_a_row: int
+
+
+@dataclass(frozen=True)
 class RankSets:
     """Every rank of the exchange, by what happened to it.
 
@@ -172,7 +187,7 @@ class Postmortem:
         run_id: name of the attempt, the same on all ranks.
         step: step as the training log counts it, first step 1.
         kind: where the non-finite values were met first.
-        phase: "signal" when written before the exchange, "complete" after it.
+        phase: "signal" when written before the replay, "complete" at the end.
         coordinates: where the rank stands.
         sizes: the parallel layout.
         host: host name.
@@ -184,6 +199,7 @@ class Postmortem:
         grad_norm: the norm Megatron computed; null before it did.
         clip_coefficient: the factor Megatron would clip with; null before it computed one.
         loss_scale: factor on the loss; null without one.
+        scaler: the scaler that adjusts it; null where none does.
         rng: digests of the random states.
         flags: what the rank brought to the vote.
         ranks: all ranks by what happened to them; null before the exchange.
@@ -221,6 +237,7 @@ class Postmortem:
     groups: tuple[RankGroup, ...]
     policy: str
     versions: dict[str, str]
+    scaler: ScalerState | None = None
     infected_groups: tuple[RankGroup, ...] = ()
     replay: ReplaySummary = field(default_factory=ReplaySummary)
     audited: bool = False

@@ -7,6 +7,7 @@ from typing import Literal
 
 PassLabel = Literal["plain", "traced", "synchronous", "marker"]
 CameBack = Literal["yes", "no", "partly"]
+BatchTrial = Literal["finite", "bad", "not_tried"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ReplaySummary:
         exact: the replay matched bit for bit; null when it was not run.
         stages: the stages that ran, in order.
         passes: what came of each pass.
+        previous_batch: the previous step's batch on this state, over all ranks.
     """
 
     done: bool = False
@@ -40,3 +42,4 @@ class ReplaySummary:
     exact: bool | None = None
     stages: tuple[str, ...] = ()
     passes: tuple[ReplayPass, ...] = ()
+    previous_batch: BatchTrial = "not_tried"

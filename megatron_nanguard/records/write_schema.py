@@ -16,6 +16,7 @@ from megatron_nanguard.records.json_schema import schema_of
 from megatron_nanguard.records.parameters import ParameterMapFile
 from megatron_nanguard.records.postmortem import Postmortem
 from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.trace import RankTrace
 
 SCHEMA_DIRECTORY: Final = Path(__file__).parent / "schema"
 FILES: Final[dict[str, type]] = {
@@ -28,6 +29,7 @@ FILES: Final[dict[str, type]] = {
     "param_map.json": ParameterMapFile,
     "postmortem.json": Postmortem,
     "status.json": Status,
+    "trace.json": RankTrace,
 }
 """Every kind of file in a run directory that is a record of this room, and its class."""
 

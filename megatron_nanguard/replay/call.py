@@ -62,14 +62,14 @@ class RecordedCall:
 
 
 class Recorder:
-    """Keeps the call of the open step, and beyond it the batch of the step before.
+    """Keeps the call of the open step, and beyond it the batch of the last good one.
 
     Args:
         chunks: the model chunks of one optimizer.
         device: where they live.
     Attributes:
         call: the last call since the last decision; None where Python made none, as in a full-iteration CUDA graph.
-        previous: the batch of the step before.
+        previous: the batch of the last step that was no incident.
     """
 
     def __init__(self, chunks: Sequence[Module], device: Device) -> None:
@@ -96,6 +96,17 @@ class Recorder:
             carried_over=None if self.call is None else _num_nonzero(gradient_tensors(self._chunks)),
         )
         return recorded
+
+    @property
+    def previous_fits(self) -> bool:
+        """Whether an earlier step left a batch that this step's call can be given instead of its own."""
+        if self.previous is None or self.call is None:
+            return False
+        return [len(items) for items in self.previous] == [len(items) for items in self.call.recording.batch()]
+
+    def discard(self) -> None:
+        """Drop the call of a bad step, whose batch is no measure for the next one."""
+        self.call = None
 
     def close(self) -> None:
         """Drop the call: the step was decided, and must never be replayed from here on."""

@@ -7,6 +7,7 @@ first pass   host iterator -> RecordingIterator -> forward step          replay 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,9 @@ from megatron_nanguard.replay.batch import FetchedItem, copied
 
 Batch = tuple[tuple[Any, ...], ...]
 """Items per iterator, in the order in which they were fetched."""
+
+CANNOT_COPY = (copy.Error, RuntimeError, TypeError, ValueError, AttributeError, LookupError, MemoryError, OSError)
+"""What copying may raise, in classes that we have never seen and on a device that is full; the step must not notice."""
 
 
 class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic from wrapt 2 on
@@ -47,6 +51,8 @@ class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic
                 self._self_fetched.append(FetchedItem(item))
             except ReplayError as error:
                 self._self_fault = str(error)
+            except CANNOT_COPY as error:
+                self._self_fault = f"a micro-batch cannot be copied: {type(error).__name__}: {error}"
         return item
 
     def __getattr__(self, name: str) -> Any:

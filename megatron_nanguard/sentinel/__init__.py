@@ -2,12 +2,11 @@
 
 from megatron_nanguard.sentinel.after_reduction import AfterReduction
 from megatron_nanguard.sentinel.before_reduction import BeforeReduction
-from megatron_nanguard.sentinel.flags import NAMES, Flag, Suspicions, flag_tensor
+from megatron_nanguard.sentinel.flags import Flag, Suspicions, flag_tensor
 from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.sentinel.rng import RngStates
 
 __all__ = [
-    "NAMES",
     "AfterReduction",
     "BeforeReduction",
     "Flag",

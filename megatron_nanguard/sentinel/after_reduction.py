@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from megatron_nanguard.megatron_api import buffers
 from megatron_nanguard.megatron_api.buffers import Piece
+from megatron_nanguard.sentinel.norms import norms_of
 
 
 class AfterReduction:
@@ -20,7 +20,6 @@ class AfterReduction:
         self.pieces: list[Piece] = []
         self.norms: Tensor | None = None
 
-    @torch.no_grad()
     def look(self) -> None:
         """Take the norms.
 
@@ -28,4 +27,4 @@ class AfterReduction:
         """
         self.pieces = buffers.reduced_pieces(self._chunks)
         data = [piece.data for piece in self.pieces]
-        self.norms = torch.stack(torch._foreach_norm(data, 2, torch.float32)) if data else None
+        self.norms = norms_of(data) if data else None

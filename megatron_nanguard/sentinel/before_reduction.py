@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.megatron_api import buffers
+from megatron_nanguard.sentinel.norms import norms_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,4 +63,4 @@ class BeforeReduction:
         if not self.per_parameter and not any(buffers.has_separate_main_grad(p) for p in params):
             flat: Tensor = torch.linalg.vector_norm(bucket.grad_data, dtype=torch.float32)
             return flat.reshape(1)
-        return torch.stack(torch._foreach_norm([p.main_grad for p in params], 2, torch.float32))  # type: ignore[attr-defined]
+        return norms_of([p.main_grad for p in params])  # type: ignore[attr-defined]

@@ -32,9 +32,6 @@ class Flag(IntEnum):
     """That scaler has no room left. No alarm by itself."""
 
 
-NAMES = tuple(flag.name.lower() for flag in Flag)
-
-
 @dataclass
 class Suspicions:
     """What goes into the flags, on the device wherever it was computed there.

@@ -142,6 +142,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if microbatch == self._microbatch:
             self._quietly(self._sink, f"loss of micro-batch {microbatch}", loss)
 
+    @property
+    def is_in_microbatch(self) -> bool:
+        """Whether the micro-batch runs that is traced."""
+        step = self._whereabouts.step
+        return step.microbatch is not None and step.microbatch == self._microbatch
+
     def finish(self) -> None:
         """Look at all gradients as the optimizer would get them, then fetch the flags.
 

@@ -1,4 +1,4 @@
-"""What a healthy step costs, counted: one collective and one host read more than stock (design.md, R2)."""
+"""What a healthy step costs, counted: one collective and one host read more than stock."""
 
 from __future__ import annotations
 

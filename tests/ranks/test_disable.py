@@ -1,4 +1,4 @@
-"""`disable()` leaves no trace, in the middle of a training that goes on (design.md, R8)."""
+"""`disable()` leaves no trace, in the middle of a training that goes on."""
 
 from __future__ import annotations
 

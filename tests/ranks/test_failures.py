@@ -1,4 +1,4 @@
-"""What goes wrong with the guard itself or with a rank never hurts training (R5), and nothing waits for ever (R3).
+"""What goes wrong with the guard itself or with a rank never hurts training, and nothing waits for ever.
 
 `misbehave.py` trains on four ranks, rank = tp + 2 * dp, of which rank 3 misbehaves unless said otherwise.
 """

@@ -1,4 +1,4 @@
-"""A healthy run is bit-identical to one without the plugin (design.md, R1), in every layout."""
+"""A healthy run is bit-identical to one without the plugin, in every layout."""
 
 from __future__ import annotations
 

@@ -453,6 +453,36 @@ def test_a_fault_in_names_or_at_the_start_of_a_step_does_not_hurt_training(
     assert made.weights() != WEIGHTS
 
 
+def test_a_bad_step_is_not_applied_though_a_part_of_ours_has_failed(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("broken")
+
+    found = install()
+    monkeypatch.setattr(guard_module.Subject, "learn", broken)
+    made = trainer()
+    # Megatron's own check stood aside while these gradients went by.
+    assert not step(made, nan_in(made))
+    assert made.weights() == WEIGHTS
+    assert not found.guard.active
+    assert found.counts() == (1, 1, 1)
+
+
+def test_a_store_that_fails_before_the_handshake_leaves_the_run_unguarded(
+    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(prefix: str) -> None:
+        raise RuntimeError("the store is gone")
+
+    found = install(meet=False)
+    monkeypatch.setattr(meeting, "own_client", gone)
+    found.meet()
+    made = trainer()
+    assert not found.guard.active
+    assert step(made)
+
+
 # ---------------------------------------------------------------------- drills
 
 

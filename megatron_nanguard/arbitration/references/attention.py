@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MAX_SCORES = 1 << 27
+"""Beyond that the scores in double precision, of which a few copies live at a time, are no longer for host memory."""
+
 
 def reference(
     *,
@@ -30,7 +33,7 @@ def reference(
     """Attend; flash-attn's q, k, v are [batch, seq, head, dim], torch's query, key, value [batch, head, seq, dim].
 
     Raises:
-        NotImplementedError: dropout, whose random numbers only the kernel knows, or a sliding window.
+        NotImplementedError: dropout, whose random numbers only the kernel knows, a sliding window, or too many scores.
     """
     if dropout_p or any(side >= 0 for side in window_size):
         raise NotImplementedError("no reference for attention with dropout or a sliding window")
@@ -44,6 +47,9 @@ def reference(
 
 def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float | None, bias: Tensor | None) -> Tensor:
     """Attend over [batch, head, seq, dim]; fewer heads of key and value serve several of the query."""
+    num_scores = math.prod(query.shape[:-1]) * key.shape[-2]
+    if num_scores > MAX_SCORES:
+        raise NotImplementedError(f"no reference for attention with {num_scores} scores, the limit is {MAX_SCORES}")
     shared = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
     scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)

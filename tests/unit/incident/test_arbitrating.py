@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from pathlib import Path
 
-from megatron_nanguard.incident.arbitrating import NOBODY, Roles
+import pytest
+import torch
+
+from megatron_nanguard.incident.arbitrating import NOBODY, TIME_IS_UP, Roles, arbitrate_all
+from tests.unit.arbitration.calls import catch
+from tests.unit.incident.conftest import Watched
 
 RANKS = (0, 1, 4, 5)
 
@@ -24,3 +30,12 @@ RANKS = (0, 1, 4, 5)
 )
 def test_the_roles_follow_from_the_rows(rows: list[tuple[int, int]], expected: Roles) -> None:
     assert Roles.of(rows, RANKS) == expected
+
+
+@pytest.mark.parametrize(("deadline", "repeats", "note"), [(60.0, 8, ""), (0.0, 0, TIME_IS_UP)])
+def test_no_call_is_begun_when_the_time_is_up(
+    watch: Callable[..., Watched], tmp_path: Path, deadline: float, repeats: int, note: str
+) -> None:
+    calls = [catch(torch.tensor([-1.0]).log, "aten.log.default")] * 2
+    (_, last) = arbitrate_all(watch().subject, calls, NOBODY, tmp_path, deadline, saves=False)
+    assert (last.repeats, last.note) == (repeats, note)

@@ -7,8 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from megatron_nanguard.incident import Subject
+from megatron_nanguard.replay import Recorder
+from megatron_nanguard.session import Meeting
+from megatron_nanguard.settings import Settings
+from tests.unit.conftest import Log
 from tests.unit.incident.conftest import Watched
-from tests.unit.one_rank import ONES
+from tests.unit.one_rank import ONES, trainer
 
 Watch = Callable[..., Watched]
 
@@ -53,6 +58,24 @@ def test_close_forgets_what_would_be_judged_again(watch: Watch) -> None:
     subject.norms.append(math.nan)
     subject.close()
     assert (subject.is_open, subject.rng, subject.norms) == (False, None, [])
+
+
+def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log: Log) -> None:
+    watched = watch()
+    watched.subject.recorder = Recorder(watched.subject.chunks, watched.subject.device)
+    # The schedule gets no data iterator here, which the recorder does not know how to take.
+    subject = watched.run()
+    assert subject.recorder is None
+    assert subject.why_no_recorder == "the step cannot be recorded (recording the step: KeyError: 'data_iterator')"
+    assert len(subject.losses.losses) == 1
+    assert log.messages == ["a fault of nanguard's own in recording the step; training goes on without it"]
+
+
+def test_a_rank_whose_place_is_not_known_is_a_replica(meeting: Meeting) -> None:
+    made = trainer()
+    subject = Subject(made.optimizer, [made.ddp], meeting.electorate(), Settings(on=True))
+    assert subject.coordinates.label(subject.sizes) == "tp0pp0dp0"
+    assert subject.sizes.world == 1
 
 
 def test_suspicions_are_those_of_the_step(watch: Watch) -> None:

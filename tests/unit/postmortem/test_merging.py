@@ -28,8 +28,8 @@ def test_the_demo_is_told_whole() -> None:
     assert incident.step == 3
     assert incident.kind is Kind.GRADIENT_BEFORE_REDUCTION
     assert incident.summary == (
-        "Step 3: gradients of ranks 0, 1, 4, 5, that is data-parallel replica 0: all TP, all PP, were not finite before "
-        "the data-parallel reduction. Ranks 2, 3, 6, 7 went bad through communication alone."
+        "Step 3: gradients of ranks 0, 1, 4, 5, that is data-parallel replica 0: all TP, all PP, were not finite "
+        "before the data-parallel reduction. Ranks 2, 3, 6, 7 went bad through communication alone."
     )
     assert incident.ranks == SETS
     assert incident.groups == (REPLICA_0,)

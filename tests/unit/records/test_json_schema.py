@@ -22,6 +22,7 @@ from megatron_nanguard.records.json_schema import documented_fields, schema_of
 from megatron_nanguard.records.parameters import ParameterEntry, ParameterMapFile
 from megatron_nanguard.records.postmortem import Kind, Microbatch
 from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin, TracedPlace
 from megatron_nanguard.records.write_schema import FILES, SCHEMA_DIRECTORY, schema_text
 from tests.unit.factories import ABORT, SIZES, demo_postmortem, incident, place, postmortem
 
@@ -43,6 +44,13 @@ ENTRY = ParameterEntry(
     ((0, 32),),
 )
 ORIGIN = Origin(5, "tp1pp1dp0", 2, "backward", "decoder.layers.3.mlp", "mul", "0", "nan", None, ((0, 3),))
+TRACED = TracedOrigin(
+    event=7,
+    kind=OriginKind.OPERATOR,
+    operator="log",
+    place=TracedPlace("forward", 2, 0, "decoder.layers.3.mlp"),
+    outputs=(TensorFacts("0", (2, 3), "float32", "nan", 1, 0, math.inf, ((0, 1),)),),
+)
 CALL = SavedCall(
     rank=5,
     operator="aten.add.Scalar",
@@ -63,6 +71,7 @@ EXAMPLES: list[tuple[str, Any]] = [
     ("param_map.json", ParameterMapFile(SCHEMA_VERSION, place(6), SIZES, None, (ENTRY,))),
     ("drill.json", DrillPlan(spec="nan@step=3")),
     ("drill_outcomes.json", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
+    ("trace.json", RankTrace(rank=5, coords="tp1pp1dp0", microbatch=None, origins=(TRACED,))),
     ("status.json", Status(rank=1, coordinates=None, steps_guarded=3, points_fired={"a": 3}, alarms=0, incidents=0)),
     (
         "fingerprint.json",

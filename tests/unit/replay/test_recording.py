@@ -110,6 +110,20 @@ def test_an_item_that_cannot_be_copied_forbids_a_replay_and_reaches_the_host() -
     assert recording.why_not().startswith("a micro-batch holds a generator, which cannot be copied")
 
 
+class Uncopiable:
+    """Refuses in a way of its own."""
+
+    def __copy__(self) -> Uncopiable:
+        raise OSError("the file behind it is open")
+
+
+def test_whatever_copying_raises_the_host_gets_its_item() -> None:
+    item = {"x": Uncopiable()}
+    recording = Recording(iter([item]))
+    assert next(recording.data_iterator) is item
+    assert recording.why_not() == "a micro-batch cannot be copied: OSError: the file behind it is open"
+
+
 def test_another_steps_batch_can_be_handed_out() -> None:
     last = Recording(Loader(1.0, 2.0))
     taken(last.data_iterator, 2)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatron_nanguard.sentinel import NAMES, Flag, Suspicions, flag_tensor
+from megatron_nanguard.sentinel import Flag, Suspicions, flag_tensor
 from megatron_nanguard.sentinel.flags import FP32_MAX, fault_flags
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def raised(num_ranks: int = 8, **seen: Any) -> set[str]:
     """Names of the flags that are on."""
     flags = flag_tensor(Suspicions(**seen), num_ranks, CPU)
     assert (flags.dtype, flags.shape) == (torch.int32, (len(Flag),))
-    return {name for name, value in zip(NAMES, flags.tolist(), strict=True) if value}
+    return {flag.name.lower() for flag, value in zip(Flag, flags.tolist(), strict=True) if value}
 
 
 def norms(*values: float) -> Tensor:
@@ -29,8 +29,8 @@ def norms(*values: float) -> Tensor:
 
 
 def test_the_order_of_the_flags_is_fixed() -> None:
-    assert NAMES == ("local", "reduced", "loss", "own_fault", "dead_step", "dynamic_scale", "minimal_scale")
-    assert [int(flag) for flag in Flag] == list(range(7))
+    names = ("LOCAL", "REDUCED", "LOSS", "OWN_FAULT", "DEAD_STEP", "DYNAMIC_SCALE", "MINIMAL_SCALE")
+    assert [(flag.name, int(flag)) for flag in Flag] == [(name, number) for number, name in enumerate(names)]
 
 
 def test_nothing_seen_raises_nothing() -> None:

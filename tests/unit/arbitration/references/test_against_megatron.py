@@ -188,3 +188,6 @@ def test_what_a_reference_does_not_cover_is_said() -> None:
         attention.reference(q=q, k=q, v=q, dropout_p=0.1)
     with pytest.raises(NotImplementedError, match="dropout or a sliding window"):
         attention.reference(q=q, k=q, v=q, window_size=(3, 0))
+    with pytest.raises(NotImplementedError, match="1099511627776 scores"):
+        long = torch.empty(1, 1 << 20, 1, 1)
+        attention.reference(q=long, k=long, v=long)
