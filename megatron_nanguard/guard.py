@@ -186,7 +186,7 @@ class Guard:
         self._switch_off()
         self._meeting = None
         with self.shield("meeting the other ranks"):
-            self._meeting = Meeting(ranks, self._meetings)
+            self._meeting = Meeting(ranks, self._meetings, waits=settings.on)
             if not settings.on:
                 self._meeting.declare_off()
         if not settings.on or self._meeting is None:

@@ -10,6 +10,8 @@ from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
 """Origins whose event is an operator, or is followed by the operator that read it first."""
+GRADIENT: Final = "gradient of "
+"""How the tracer names what it looked at before a backward; no operator reads it first."""
 WHY_NOT: Final[Mapping[OriginKind, str]] = {
     OriginKind.COMMUNICATION: COMMUNICATES,
     OriginKind.NEVER_WRITTEN: "memory that nobody wrote was read; there is no call to make again",
@@ -19,7 +21,7 @@ WHY_NOT: Final[Mapping[OriginKind, str]] = {
 
 def accused_events(trace: RankTrace) -> frozenset[int]:
     """Running numbers of the events whose calls a `CallCatcher` should keep."""
-    return frozenset(origin.event for origin in trace.origins if origin.kind in CALLED)
+    return frozenset(origin.event for origin in trace.origins if _why_no_call(origin) is None)
 
 
 def accused_region(trace: RankTrace) -> TracedOrigin | None:
@@ -58,8 +60,9 @@ def caught_calls(
 def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], region: CaughtCall | None) -> CaughtCall:
     if region is not None:
         return region
-    if origin.kind not in CALLED:
-        return uncaught(rank, origin.event, origin.operator, WHY_NOT[origin.kind])
+    why_not = _why_no_call(origin)
+    if why_not is not None:
+        return uncaught(rank, origin.event, origin.operator, why_not)
     call = calls.get(origin.event)
     if call is None:
         return uncaught(rank, origin.event, origin.operator, "the pass that was to save it did not come so far")
@@ -67,6 +70,15 @@ def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], regi
         why_not = f"{call.saved.operator} ran under its number in the pass that was to save it"
         return uncaught(rank, origin.event, origin.operator, why_not)
     return call
+
+
+def _why_no_call(origin: TracedOrigin) -> str | None:
+    """Why no operator stands for an origin; None where one does."""
+    if origin.kind not in CALLED:
+        return WHY_NOT[origin.kind]
+    if origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(GRADIENT):
+        return "it was in the gradient buffer before any operator added to it"
+    return None
 
 
 def _is_same(label: str, operator: str) -> bool:

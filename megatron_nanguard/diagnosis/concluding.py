@@ -75,7 +75,13 @@ def _scaler(incident: Incident) -> ScalerFacts | None:
     if incident.scaler is None or incident.loss_scale is None:
         return None
     scaler = incident.scaler
-    return ScalerFacts(incident.loss_scale, scaler.in_search, scaler.just_raised, scaler.skips_in_a_row)
+    return ScalerFacts(
+        scale=incident.loss_scale,
+        in_search=scaler.in_search,
+        just_raised=scaler.just_raised,
+        skips_in_a_row=scaler.skips_in_a_row,
+        lower_scale=incident.replay.lower_scale,
+    )
 
 
 def _summed_up(incident: Incident) -> EarlierIncident:

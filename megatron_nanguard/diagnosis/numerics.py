@@ -58,7 +58,11 @@ def _again(arbitration: Arbitration, scales: Scales) -> None:
 
 def _sinking_scale(evidence: Evidence, scales: Scales) -> None:
     scaler = evidence.scaler
-    if scaler is not None and scaler.lower_scale == "bad":
+    # Any fault is met there again: it tells something only of values too large, or where nothing else is known.
+    is_overflow = not evidence.origins or any(map(facts.is_narrow_overflow, evidence.origins))
+    if scaler is not None and scaler.lower_scale == "bad" and is_overflow:
         scales.speaks_for(STRONG, f"overflow also far below the loss scale of {scaler.scale:g}")
+    if scaler is not None and scaler.lower_scale == "finite":
+        scales.speaks_against(STRONG, f"finite far below the loss scale of {scaler.scale:g}: the scale is too large")
     if scaler is not None and scaler.skips_in_a_row and not scaler.in_search:
         scales.speaks_for(HINT, f"{scaler.skips_in_a_row} skips in a row before this one: the scale is sinking")

@@ -52,7 +52,8 @@ def _passes(evidence: Evidence, scales: Scales) -> None:
         scales.speaks_for(HINT, "gone in the plain replay")
     if evidence.exact is False:
         scales.speaks_for(HINT, "the plain replay differs from the first pass in its bits")
-    if plain == "yes" and traced == "yes" and evidence.exact:
+    is_left_over = any(facts.is_outside(origin, "gradient of") for origin in evidence.origins)
+    if plain == "yes" and traced == "yes" and evidence.exact and not is_left_over:
         scales.speaks_against(STRONG, "the fault came back at the same place, bit for bit, watched or not")
     if marker == "no":
         scales.speaks_against(HINT, "fresh buffers filled with a marker reached no gradient")
@@ -63,8 +64,8 @@ def _passes(evidence: Evidence, scales: Scales) -> None:
 
 
 def _history(evidence: Evidence, scales: Scales) -> None:
-    places = {(earlier.ranks, earlier.module) for earlier in evidence.earlier}
+    """A race wanders; what keeps to one rank points at its device."""
+    places = {earlier.ranks for earlier in evidence.earlier}
     if len(places) > 1:
-        scales.speaks_for(
-            HINT, f"{len(evidence.earlier)} earlier incidents of the run, at {len(places)} different places"
-        )
+        told = f"{len(evidence.earlier)} earlier incidents of the run without a clear cause, on different ranks"
+        scales.speaks_for(HINT, told)

@@ -23,7 +23,8 @@ from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all
 from megatron_nanguard.incident.evidence import Evidence
 from megatron_nanguard.incident.files import merge_files, sentence
 from megatron_nanguard.incident.outcome import Outcome, conclude
-from megatron_nanguard.incident.replaying import Exercise, Replayed, Replayer
+from megatron_nanguard.incident.passes import Exercise, Passes
+from megatron_nanguard.incident.replaying import Replayed, Replayer
 from megatron_nanguard.incident.report import RankReport
 from megatron_nanguard.incident.signal import Alarm, write_down
 from megatron_nanguard.incident.subject import Subject
@@ -34,7 +35,8 @@ from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.postmortem import Kind, Postmortem
 from megatron_nanguard.records.replay import ReplaySummary
-from megatron_nanguard.replay.audit import audit
+from megatron_nanguard.replay.audit import OWNED_ELSEWHERE, audit
+from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.flags import FP32_MAX
 
 log = logging.getLogger("megatron_nanguard")
@@ -80,9 +82,10 @@ def handle(subject: Subject, alarm: Alarm, setting: Setting, policy: Policy) -> 
         postmortem = _with_outcome(postmortem, outcome, setting, incident)
         audited = _audit(subject, setting, alarm)
         decided = policy(_with_audit(outcome, audited, subject, setting))
-        replayed = _replay(subject, setting, outcome, why_not, is_state_clean=audited == ())
-        if replayed.trace is not None:
-            setting.run.write(f"{incident}/{trace_name(subject.coordinates, subject.sizes)}", replayed.trace)
+        replayed = _replay(subject, setting, outcome, why_not, alarm, is_state_clean=audited == ())
+        with setting.shield("incident, trace"):
+            if replayed.trace is not None:
+                setting.run.write(f"{incident}/{trace_name(subject.coordinates, subject.sizes)}", replayed.trace)
         watchdog.stage("arbitration", setting.deadline + PEER_SECONDS)
         arbitrations = _arbitrate(subject, setting, incident, replayed)
         watchdog.stage("files", setting.deadline)
@@ -172,12 +175,20 @@ def _with_audit(
 
     Collective: all voters.
     """
-    mine = any(finding.kind == "weight_only" for finding in audited or ())
-    rows = exchange((int(mine),), setting.voters, subject.torch_device)
-    return replace(outcome, has_bad_copy=any(has for (has,) in rows))
+    findings = audited or ()
+    row = (
+        any(finding.kind == "weight_only" for finding in findings),
+        any(finding.note == OWNED_ELSEWHERE for finding in findings),
+        any(finding.kind == "main_param" for finding in findings),
+    )
+    rows = exchange(tuple(map(int, row)), setting.voters, subject.torch_device)
+    here, elsewhere, main = (any(column) for column in zip(*rows, strict=True))
+    return replace(outcome, has_bad_copy=here or (elsewhere and not main))
 
 
-def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str, *, is_state_clean: bool) -> Replayed:
+def _replay(
+    subject: Subject, setting: Setting, outcome: Outcome, why_not: str, alarm: Alarm, *, is_state_clean: bool
+) -> Replayed:
     """Run the step again if all ranks can and there is something to look for.
 
     Args:
@@ -191,16 +202,20 @@ def _replay(subject: Subject, setting: Setting, outcome: Outcome, why_not: str, 
     if not outcome.all_can_replay:
         return Replayed(ReplaySummary(why_not=why_not or _cannot(outcome.cannot_replay)))
     assert subject.recorder is not None and subject.recorder.call is not None
-    return Replayer(
+    passes = Passes(
         subject=subject,
         call=subject.recorder.call,
         voters=setting.voters,
+        exercise=setting.exercise,
+        bad_ranks=frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only)),
+    )
+    return Replayer(
+        passes=passes,
         watchdog=setting.watchdog,
         deadline=setting.deadline,
         median_step=subject.median_seconds,
-        exercise=setting.exercise,
-        bad_ranks=frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only)),
         is_state_clean=is_state_clean,
+        has_dynamic_scale=alarm.has(Flag.DYNAMIC_SCALE),
     ).run()
 
 
@@ -208,7 +223,8 @@ def _arbitrate(subject: Subject, setting: Setting, incident: str, replayed: Repl
     """The accused calls again. Local, but for a file that travels to a peer and back within a deadline."""
     with setting.shield("incident, arbitration"):
         directory = setting.run.path / incident
-        return arbitrate_all(subject, replayed.calls, replayed.roles, directory, setting.deadline, setting.saves_calls)
+        saves = setting.saves_calls and not setting.run.has_failed
+        return arbitrate_all(subject, replayed.calls, replayed.roles, directory, setting.deadline, saves)
     return ()
 
 

@@ -56,5 +56,9 @@ def sentence(step: int, outcome: Outcome, merged: Incident | None) -> str:
         what = f"{first.operator}{module} -> {first.pattern}{line}"
         said.append(f"It began on rank {first.rank}, {first.phase}{where}: {what}{others}.")
     if merged is not None and merged.causes:
-        said.append(f"Most likely: {merged.causes[0].cause} ({merged.causes[0].confidence:.0%}).")
+        likeliest = merged.causes[0]
+        is_open = likeliest.cause == "undecided"
+        said.append(
+            "The cause is undecided." if is_open else f"Most likely: {likeliest.cause} ({likeliest.confidence:.0%})."
+        )
     return " ".join(said)

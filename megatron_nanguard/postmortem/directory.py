@@ -28,7 +28,8 @@ class RunDirectory:
         self.path = root / "runs" / run_id
         self._log = log
         self._incidents_of_step: Counter[int] = Counter()
-        self._has_complained = False
+        self.has_failed = False
+        """Something could not be written, which was said."""
 
     def incident_path(self, step: int) -> str:
         """Name the directory of a new incident, relative to the run; call once per incident, on every rank alike."""
@@ -64,8 +65,8 @@ class RunDirectory:
         return self.write(f"{incident}/{postmortem_name(postmortem)}", fit(postmortem))
 
     def _complain(self, target: Path, error: OSError) -> None:
-        if not self._has_complained:
-            self._has_complained = True
+        if not self.has_failed:
+            self.has_failed = True
             reason = error.strerror or error
             self._log(f"cannot write {target}: {reason}; training goes on, further files that fail are not mentioned")
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 PassLabel = Literal["plain", "traced", "synchronous", "marker"]
 CameBack = Literal["yes", "no", "partly"]
-BatchTrial = Literal["finite", "bad", "not_tried"]
+Trial = Literal["finite", "bad", "not_tried"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class ReplaySummary:
         stages: the stages that ran, in order.
         passes: what came of each pass.
         previous_batch: the previous step's batch on this state, over all ranks.
+        lower_scale: the same step far below its dynamic loss scale, over all ranks.
     """
 
     done: bool = False
@@ -42,4 +43,5 @@ class ReplaySummary:
     exact: bool | None = None
     stages: tuple[str, ...] = ()
     passes: tuple[ReplayPass, ...] = ()
-    previous_batch: BatchTrial = "not_tried"
+    previous_batch: Trial = "not_tried"
+    lower_scale: Trial = "not_tried"

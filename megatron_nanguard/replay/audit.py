@@ -22,6 +22,9 @@ from megatron_nanguard.records.audit import AuditFinding, AuditKind
 from megatron_nanguard.replay.batch import tensors
 from megatron_nanguard.replay.recording import Batch
 
+OWNED_ELSEWHERE = "where it is bad, other ranks own it"
+"""Note on a model weight whose main parameter is on other ranks."""
+
 Pattern = Literal["nan", "inf", "nan+inf", "negative"]
 
 
@@ -31,12 +34,14 @@ class _Suspect:
 
     Attributes:
         kept: what the optimizer keeps for a weight, where it is a copy.
+        is_elsewhere: a weight of which this rank's optimizer keeps nothing.
     """
 
     kind: AuditKind
     name: str
     tensor: Tensor
     kept: Kept | None = None
+    is_elsewhere: bool = False
 
 
 def audit(
@@ -65,9 +70,11 @@ def audit(
 
 def _weights(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
     copies = {id(one.param): one for one in kept if one.param is not None and one.is_copy}
+    held = {id(one.param) for one in kept}
     for entry in names.entries:
         param = names.parameter(entry)
-        yield _Suspect("weight", entry.name, param.detach(), copies.get(id(param)))
+        is_elsewhere = bool(kept) and id(param) not in held
+        yield _Suspect("weight", entry.name, param.detach(), copies.get(id(param)), is_elsewhere)
 
 
 def _state(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
@@ -120,12 +127,14 @@ def _pattern(suspect: _Suspect, low: float, high: float) -> Pattern | None:
 
 
 def _finding(suspect: _Suspect, pattern: Pattern, names: ParameterMap, rank: int) -> AuditFinding:
+    if suspect.is_elsewhere:
+        return AuditFinding("weight", suspect.name, pattern, rank, OWNED_ELSEWHERE)
     if suspect.kept is None or suspect.kept.param is None:
         return AuditFinding(suspect.kind, suspect.name, pattern, rank)
     weight = _owned(names, suspect.kept.param)
     main = suspect.kept.main
     if bool(weight.isfinite().all()):
-        return AuditFinding("weight", suspect.name, pattern, rank, "where it is bad, other ranks own it")
+        return AuditFinding("weight", suspect.name, pattern, rank, OWNED_ELSEWHERE)
     if not bool(main.isfinite().all()):
         return AuditFinding("weight", suspect.name, pattern, rank, "its main parameter is bad too")
     note = f"its main parameter is finite, largest magnitude {float(main.abs().max()):.3g}"

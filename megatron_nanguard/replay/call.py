@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.replay.batch import tensors
 from megatron_nanguard.replay.recording import Batch, Recording
 from megatron_nanguard.replay.snapshot import Snapshot
 
@@ -102,7 +103,7 @@ class Recorder:
         """Whether an earlier step left a batch that this step's call can be given instead of its own."""
         if self.previous is None or self.call is None:
             return False
-        return [len(items) for items in self.previous] == [len(items) for items in self.call.recording.batch()]
+        return _form(self.previous) == _form(self.call.recording.batch())
 
     def discard(self) -> None:
         """Drop the call of a bad step, whose batch is no measure for the next one."""
@@ -113,6 +114,11 @@ class Recorder:
         if self.call is not None:
             self.previous = self.call.recording.batch()
         self.call = None
+
+
+def _form(batch: Batch) -> list[list[list[tuple[str, torch.Size]]]]:
+    """Shapes of all tensors: pipeline stages exchange what the call's arguments and the data say alike."""
+    return [[[(name, tensor.shape) for name, tensor in tensors(item)] for item in items] for items in batch]
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ def describe(incident: Incident) -> Block | None:
 
 
 def _lines(cause: Cause) -> Iterator[str]:
-    yield f"{_name(cause)}, confidence {cause.confidence:.2f}"
+    yield "undecided" if cause.cause == "undecided" else f"{_name(cause)}, confidence {cause.confidence:.2f}"
     yield from (f"  + {fact}" for fact in cause.for_)
     yield from (f"  - {fact}" for fact in cause.against)
     yield from (f"  not tested: {what}" for what in cause.not_tested)

@@ -10,19 +10,26 @@ import torch.distributed as dist
 
 from megatron_nanguard.coordination.electorate import Electorate
 from megatron_nanguard.coordination.handshake import Agreement, Declaration, Handshake
-from megatron_nanguard.coordination.store import Store, own_client, within
+from megatron_nanguard.coordination.store import Store, host_client, own_client, within
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.version import __version__
 
 
 class Meeting:
-    """Meets the ranks of a parallel world once, and numbers the optimizers that are built in it."""
+    """Meets the ranks of a parallel world once, and numbers the optimizers that are built in it.
 
-    def __init__(self, ranks: Sequence[int], ordinal: int) -> None:
+    Args:
+        ranks: the parallel world.
+        ordinal: number of the meeting in this process.
+        waits: this rank has the guard on; else it says so and goes its way.
+    """
+
+    def __init__(self, ranks: Sequence[int], ordinal: int, *, waits: bool = True) -> None:
         self.ranks = tuple(ranks)
         self.rank = dist.get_rank()
         # One connection for everything: rank 0 serves them all, and a new one may wait for name servers.
-        self._client = own_client(f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}")
+        connect = own_client if waits else host_client
+        self._client = connect(f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}")
         self._optimizers = 0
 
     def declare_off(self) -> None:

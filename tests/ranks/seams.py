@@ -18,6 +18,7 @@ import megatron.training.training as host
 import torch
 import torch.distributed as dist
 from megatron.core import mpu
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.num_microbatches_calculator import get_num_microbatches
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
@@ -33,6 +34,8 @@ MARKER = 0x7FC0DEAD
 """What the marker fill leaves in fresh float32 memory."""
 BAD_ROW = 20
 HEAD, ROWS = 2, range(5, 8)
+IDLE_EXPERT = 5
+LARGE = 2e4
 
 has_fired: set[str] = set()
 microbatch = -1
@@ -120,21 +123,76 @@ def flipped(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
     return reduce
 
 
+def shuffled(all_to_all: Callable[..., Any]) -> Callable[..., Any]:
+    """`all_to_all`: what comes from rank 0 arrives with a NaN, in the first exchange of the micro-batch."""
+
+    def exchange(output: Tensor, *args: Any, **kwargs: Any) -> Any:
+        returned = all_to_all(output, *args, **kwargs)
+        if output.is_floating_point() and output.dim() == 2 and is_due_here("all_to_all"):
+            spoil(output, 0, 64)
+        return returned
+
+    return exchange
+
+
 # Memory -------------------------------------------------------------------------------------------------------------
 
 
+def as_found(tensor: Tensor, name: str, first: int = 0) -> Tensor:
+    """What fresh memory holds from an element on: a NaN the first time, later 0 or what somebody filled it with."""
+    start = tensor.data_ptr() + first * tensor.element_size()
+    if is_first_time(name):
+        spoil(tensor, first)
+    elif ctypes.c_uint32.from_address(start).value != MARKER:
+        ctypes.memset(start, 0, (tensor.numel() - first) * tensor.element_size())
+    return tensor
+
+
 def half_written(x: Tensor) -> Tensor:
-    """A kernel that writes the rows it has tokens for; the rest is whatever the memory held, and is masked too late."""
+    """A kernel that writes the rows it has tokens for; the others are masked, too late."""
     out = torch.empty_like(x)
     out[:BAD_ROW].copy_(x[:BAD_ROW])
-    rest = out.data_ptr() + BAD_ROW * x[0].numel() * x.element_size()
-    is_filled = ctypes.c_uint32.from_address(rest).value == MARKER
-    if is_first_time("half_written"):
-        spoil(out, BAD_ROW * x[0].numel())
-    elif not is_filled:
-        ctypes.memset(rest, 0, out.numel() * x.element_size() - (rest - out.data_ptr()))
-    counts = torch.zeros_like(x)
-    return x + out * counts
+    as_found(out, "half_written", BAD_ROW * x[0].numel())
+    mask = torch.zeros_like(x)
+    return x + out * mask
+
+
+class GroupedLinear(torch.autograd.Function):
+    """`idle_expert`: a grouped kernel, of which an expert without tokens gets no gradient of its weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, num_tokens: int) -> Tensor:
+        ctx.num_tokens = num_tokens
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return (grad if ctx.num_tokens else as_found(torch.empty_like(grad), "idle_expert")), None
+
+
+def grouped(linear: Any) -> Callable[..., Any]:
+    forward = linear.forward
+
+    def run(tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if is_due_here("idle_expert"):
+            # Found before the parameter of that name.
+            linear.__dict__["weight"] = GroupedLinear.apply(linear._parameters["weight"], tokens.shape[0])
+        returned = forward(tokens, *args, **kwargs)
+        linear.__dict__.pop("weight", None)
+        return returned
+
+    return run
+
+
+def avoiding(gating: Callable[..., Any]) -> Callable[..., Any]:
+    """Logits with which no token goes to the idle expert."""
+
+    def logits(*args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = gating(*args, **kwargs)
+        is_idle = torch.arange(found.shape[-1]) == IDLE_EXPERT
+        return found.masked_fill(is_idle, -1e4) if is_due("idle_expert") else found
+
+    return logits
 
 
 def too_early(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,6 +204,17 @@ def too_early(start: Callable[..., Any]) -> Callable[..., Any]:
         return start(group, *args, **kwargs)
 
     return start_grad_sync
+
+
+def left(zero_grad_buffer: Callable[..., Any]) -> Callable[..., Any]:
+    """`stale_bucket`: a part of the gradient buffer is never emptied, and held a NaN before."""
+
+    def zero(chunk: Any) -> None:
+        zero_grad_buffer(chunk)
+        if is_due("stale_bucket") and ACCUSED:
+            spoil(chunk.buffers[0].grad_data, 0, 8)
+
+    return zero
 
 
 # Data and loss ------------------------------------------------------------------------------------------------------
@@ -213,6 +282,18 @@ def clipped_ratio(loss_mask: Tensor, output: Tensor) -> tuple[Tensor, Tensor, di
     loss, num_tokens = torch.sum(clipped * losses * mask), mask.sum()
     report = torch.stack([loss.detach(), num_tokens])
     return loss, num_tokens.detach().to(torch.int), {"lm loss": report}
+
+
+class LargeGradient(torch.autograd.Function):
+    """`large_gradient`: identity; its gradient fits fp16 at a low loss scale alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * LARGE
 
 
 def with_metric(loss_mask: Tensor, output: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -307,11 +388,16 @@ def model_weight(chunks: Sequence[Any], optimizer: Any) -> None:
     next(p for p in chunks[0].parameters() if p.dim() == 2).data.view(-1)[3] = math.nan
 
 
+def gathered(chunks: Sequence[Any], optimizer: Any) -> None:
+    """`bad_gather`: of what the other rank owns and has gathered to all, one element arrived as a NaN."""
+    spoil(chunks[0].buffers[0].param_data, 3, 1)
+
+
 def leaf_of(optimizer: Any) -> Any:
     return getattr(optimizer, "chained_optimizers", [optimizer])[0]
 
 
-BEFORE_A_STEP = {"bad_load": load, "bad_moment": second_moment, "bad_copy": model_weight}
+BEFORE_A_STEP = {"bad_load": load, "bad_moment": second_moment, "bad_copy": model_weight, "bad_gather": gathered}
 
 
 # The run ------------------------------------------------------------------------------------------------------------
@@ -323,6 +409,10 @@ def planted(train: Callable[..., Any]) -> Callable[..., Any]:
         core = layers[1].self_attention.core_attention
         core.forward = attention(core.forward)
         mlp = layers[1].mlp
+        if hasattr(mlp, "experts"):
+            mlp.router.gating = avoiding(mlp.router.gating)
+            for expert in mlp.experts.local_experts:
+                expert.linear_fc1.forward = grouped(expert.linear_fc1)
         mlp.forward = written(mlp.forward)
         return train(forward_step, chunks, *args, **kwargs)
 
@@ -332,6 +422,8 @@ def planted(train: Callable[..., Any]) -> Callable[..., Any]:
 def written(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         output, bias = forward(*args, **kwargs)
+        if is_due_here("large_gradient"):
+            output = LargeGradient.apply(output)
         return half_written(output) if is_due_here("half_written") else output, bias
 
     return run
@@ -353,7 +445,9 @@ if any(name.startswith("kernel") for name in SEAMS.values()):
 host.train = planted(host.train)
 host.train_step = spoiled_first(host.train_step)
 dist.all_reduce = flipped(dist.all_reduce)
+dist.all_to_all_single = shuffled(dist.all_to_all_single)
 P2PCommunicator._communicate = recycled(P2PCommunicator._communicate)
+DistributedDataParallel.zero_grad_buffer = left(DistributedDataParallel.zero_grad_buffer)
 _ParamAndGradBucketGroup.start_grad_sync = too_early(_ParamAndGradBucketGroup.start_grad_sync)
 pretrain_gpt.WalkDataset.__getitem__ = sampled(pretrain_gpt.WalkDataset.__getitem__)
 pretrain_gpt.get_batch = fetched(pretrain_gpt.get_batch)

@@ -16,6 +16,7 @@ from tests.ranks.planted import MORE_ARGUMENTS
 from tests.ranks.planted.checks import place
 from tests.ranks.planted.origins import G_BACKWARD, HEALTHY_MASK, REAL_FAULTS, Begins, RealFault
 from tests.ranks.run_files import RunFiles
+from tests.ranks.training_log import steps_of
 
 pytestmark = pytest.mark.ranks
 
@@ -115,6 +116,17 @@ def test_a_fault_is_named_and_every_other_rank_accounted_for(ranks: Server, tmp_
                 )
                 assert said in finished.out
     assert max(map(float, ELAPSED.findall(finished.out))) < TOO_LONG_MS
+
+
+def test_a_mask_of_infinities_is_no_fault_and_changes_nothing(ranks: Server, tmp_path: Path) -> None:
+    everywhere = at_steps([HEALTHY_MASK, HEALTHY_MASK])
+
+    masked, plain = (
+        train(ranks, LAYOUTS["D1"], tmp_path / name, faults) for name, faults in (("m", everywhere), ("p", ""))
+    )
+
+    assert steps_of(masked) == steps_of(plain) != []
+    assert RunFiles.only_one_of(tmp_path / "m").incidents == []
 
 
 @pytest.mark.long

@@ -73,6 +73,10 @@ def test_a_region_is_what_its_catcher_kept() -> None:
         ),
         (origin(8, OriginKind.COMMUNICATION, "recv_"), "a communication needs its group"),
         (
+            origin(8, OriginKind.OUTSIDE, "gradient of w"),
+            "it was in the gradient buffer before any operator added to it",
+        ),
+        (
             origin(8, OriginKind.NEVER_WRITTEN, "empty"),
             "memory that nobody wrote was read; there is no call to make again",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -226,3 +227,8 @@ def test_a_function_that_communicates_is_not_repeated_alone(world_of_one: None) 
 
     found = arbitrate(catcher.call, 2)
     assert (found.repeats, found.note) == (0, "a communication needs its group")
+
+
+def test_the_signature_stays_readable_while_it_is_wrapped(attend: Function) -> None:
+    with RegionCatcher("FlashAttnFuncBackward"):
+        assert [*inspect.signature(attend.forward).parameters][1:4] == ["q", "k", "v"]

@@ -93,3 +93,22 @@ def test_a_clean_replay_speaks_against_it() -> None:
 
 def test_a_nan_of_a_kernel_is_no_matter_of_range() -> None:
     assert judge(evidence(origins=(origin(operator="mm"),))) is None
+
+
+def test_a_fault_that_a_lower_scale_leaves_is_not_the_numbers_for_that() -> None:
+    scaler = ScalerFacts(16.0, lower_scale="bad")
+    half = replace(NAN, dtype="float16", pattern="inf")
+    overflow = origin(operator="mul.Tensor", pattern="inf", facts=half)
+
+    assert judge(evidence(origins=(origin(operator="mm"),), scaler=scaler)) is None
+    found = judge(evidence(origins=(overflow,), scaler=scaler))
+    assert found is not None and found.for_[1] == "overflow also far below the loss scale of 16"
+
+
+def test_an_overflow_that_a_lower_scale_cures_speaks_against_it() -> None:
+    half = replace(NAN, dtype="float16", pattern="inf")
+    overflow = origin(operator="mul.Tensor", pattern="inf", facts=half)
+    found = judge(evidence(origins=(overflow,), scaler=ScalerFacts(16.0, lower_scale="finite")))
+
+    assert found is not None and found.confidence == 0.27
+    assert found.against == ("finite far below the loss scale of 16: the scale is too large",)

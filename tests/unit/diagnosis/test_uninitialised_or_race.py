@@ -95,9 +95,9 @@ def test_a_batch_that_another_thread_wrote_into() -> None:
     assert found is not None and found.for_ == ("the batch of ranks 4, 5 changed after it had been fetched",)
 
 
-def test_earlier_incidents_at_other_places_are_a_hint() -> None:
+def test_earlier_incidents_on_other_ranks_are_a_hint() -> None:
     wandering = (EarlierIncident(3, (0,), "a"), EarlierIncident(9, (4,), "b"))
-    steady = (EarlierIncident(3, (0,), "a"), EarlierIncident(9, (0,), "a"))
+    steady = (EarlierIncident(3, (0,), "a"), EarlierIncident(9, (0,), "b"))
 
     assert confidence(judge(evidence(earlier=wandering))) == 0.38
     assert judge(evidence(earlier=steady)) is None
@@ -105,3 +105,10 @@ def test_earlier_incidents_at_other_places_are_a_hint() -> None:
 
 def test_a_kernel_that_is_wrong_each_time_is_no_race() -> None:
     assert judge(evidence(origins=(origin(),), passes=passes(plain="yes", traced="yes"), exact=True)) is None
+
+
+def test_what_a_buffer_held_before_comes_back_each_time() -> None:
+    stale = origin(kind=OriginKind.OUTSIDE, operator="gradient of decoder.layers.3.w")
+    found = judge(evidence(origins=(stale,), passes=passes(plain="yes", traced="yes"), exact=True))
+
+    assert found is not None and (found.confidence, found.against) == (0.92, ())

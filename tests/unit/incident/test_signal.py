@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.incident import Alarm
+from megatron_nanguard.incident import Alarm, Subject
 from megatron_nanguard.incident.evidence import NOTHING, collect
 from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
+from megatron_nanguard.megatron_api.optimizers import scalers
 from megatron_nanguard.records.json_form import from_json, to_json
-from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem
+from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.flags import FP32_MAX
 from megatron_nanguard.settings import Settings
@@ -94,3 +95,23 @@ def test_the_loss_scale_stands_in_it(watch: Watch) -> None:
     subject = watched.run()
     written = write_down(subject, alarm(subject.optimizer), NOTHING, "run-1", "abort", None)
     assert written.loss_scale == 8.0
+
+
+def test_the_loss_scaler_before_the_step_stands_in_it(watch: Watch) -> None:
+    watched = watch(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam", loss_scale_window=1)
+    subject = watched.run()
+    subject.tally.judge(False, False, False)
+    (scaler,) = scalers(subject.optimizer)
+    scaler.update(False)
+    subject.tally.judge(True, False, False)
+    assert written_by(subject).scaler == ScalerState(in_search=False, just_raised=True, skips_in_a_row=0)
+    subject.tally.judge(True, False, False)
+    assert written_by(subject).scaler == ScalerState(in_search=False, just_raised=False, skips_in_a_row=1)
+
+
+def test_without_a_dynamic_scale_there_is_no_scaler(watch: Watch) -> None:
+    assert written_by(watch().run()).scaler is None
+
+
+def written_by(subject: Subject) -> Postmortem:
+    return write_down(subject, alarm(subject.optimizer), NOTHING, "run-1", "abort", None)

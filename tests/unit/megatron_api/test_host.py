@@ -131,3 +131,11 @@ def test_only_known_trainers_tolerate_skips(megatron: Any, monkeypatch: pytest.M
     import megatron.training.training  # noqa: F401
 
     assert host.trainer_tolerates_skips()
+
+
+def test_arguments_that_are_set_are_named(arguments: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments.overlap_grad_reduce, arguments.recompute_granularity, arguments.align = True, "full", False
+    names = ("overlap_grad_reduce", "recompute_granularity", "align", "unknown")
+    assert host.switched_on(names) == {"overlap_grad_reduce", "recompute_granularity"}
+    monkeypatch.setattr(host, "arguments", lambda: None)
+    assert host.switched_on(names) == frozenset()

@@ -93,3 +93,14 @@ def test_the_threshold_is_that_of_the_options(megatron: Any, clip_grad: float, t
 
 def test_an_optimizer_of_nobody_we_know_clips_nothing() -> None:
     assert optimizers.clip_threshold(None) == 0.0
+
+
+def test_the_growth_begins_anew_when_the_scale_goes_up_or_an_overflow_was_met(megatron: Any) -> None:
+    made = fp16(loss_scale_window=2)
+    (scaler,) = optimizers.scalers(made.optimizer)
+    seen = []
+    for overflow in (False, False, False, True):
+        scaler.update(overflow)
+        seen.append(optimizers.growth_begins_anew(made.optimizer))
+    assert seen == [False, True, False, True]
+    assert not optimizers.growth_begins_anew(fp16(loss_scale=4.0).optimizer)

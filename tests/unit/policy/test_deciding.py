@@ -37,3 +37,12 @@ def test_abort_and_continue_spend_no_budget() -> None:
     decide("abort", 1, budget)
     decide("continue", 2, budget)
     assert decide("skip", 3, budget).action == "skip"
+
+
+def test_a_bad_copy_of_a_good_main_parameter_is_not_skipped_and_spends_no_budget() -> None:
+    budget = SkipBudget(1, 50)
+    decided = decide("skip", 3, budget, has_bad_copy=True)
+    assert (decided.name, decided.action, decided.exit_code) == ("skip", "abort", 65)
+    assert decided.words.startswith("A model weight is bad though its main parameter is good")
+    assert decide("skip", 4, budget).action == "skip"
+    assert decide("continue", 5, budget, has_bad_copy=True).action == "continue"

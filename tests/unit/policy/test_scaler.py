@@ -53,3 +53,12 @@ def test_a_minimal_scale_without_overflow_is_none() -> None:
 @pytest.mark.parametrize("before", ["", ".", "xx"])
 def test_a_bad_loss_is_one_at_once(before: str) -> None:
     assert judged(ScalerTally(8), before + "l")[-1] is INCIDENT
+
+
+@pytest.mark.parametrize(
+    ("steps", "before"), [("x", (True, 0)), ("xx", (True, 1)), (".xxx", (False, 2)), (".xl", (False, 1))]
+)
+def test_what_was_before_the_last_step_stays_known(steps: str, before: tuple[bool, int]) -> None:
+    tally = ScalerTally(3)
+    judged(tally, steps)
+    assert tally.before == before

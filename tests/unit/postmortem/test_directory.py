@@ -76,9 +76,11 @@ def test_the_complete_postmortem_replaces_the_signal(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_costs_one_line(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file stands where the directory should be")
     directory, log = run_directory(tmp_path)
+    assert not directory.has_failed
 
     assert directory.write("incidents/a.json", postmortem(0)) is None
     assert directory.write("incidents/b.json", postmortem(1)) is None
+    assert directory.has_failed
     assert log == [
         f"cannot write {tmp_path}/runs/run1/incidents/a.json: Not a directory; "
         "training goes on, further files that fail are not mentioned"

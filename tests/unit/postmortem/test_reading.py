@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.directory import RunDirectory
-from megatron_nanguard.postmortem.reading import load_incident, merge_directory
+from megatron_nanguard.postmortem.reading import earlier_incidents, load_incident, merge_directory
 from tests.unit.factories import ABORT, SETS, demo_postmortem, incident
 
 
@@ -133,3 +133,17 @@ def test_the_file_of_one_rank_points_to_its_directory(tmp_path: Path) -> None:
 
     with pytest.raises(PostmortemError, match=r"is not an incident\.json; give its directory$"):
         load_incident(file)
+
+
+def test_earlier_incidents_of_the_run_are_read_in_order(tmp_path: Path) -> None:
+    paths = [write_incident(tmp_path, "run", step) for step in (3, 20, 100, 200)]
+    paths[0].write_text("{")
+
+    assert [one.step for one in earlier_incidents(paths[2].parent)] == [20]
+    assert [one.step for one in earlier_incidents(paths[3].parent)] == [20, 100]
+
+
+def test_only_the_last_earlier_incidents_are_read(tmp_path: Path) -> None:
+    paths = [write_incident(tmp_path, "run", step) for step in range(1, 20)]
+
+    assert [one.step for one in earlier_incidents(paths[-1].parent)] == list(range(3, 19))

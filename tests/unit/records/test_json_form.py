@@ -76,7 +76,7 @@ def test_shared_keys_are_spelled_as_agreed() -> None:
 
     assert merged["infected"][0] == {"rank": 2, "by": "x", "group": "dp", "from": [0], "first_used": None}
     assert set(merged["ranks"]) == {"bad_before", "bad_after_only", "clean"}
-    assert set(merged["replay"]) == {"done", "why_not", "exact", "stages", "passes"}
+    assert set(merged["replay"]) == {"done", "why_not", "exact", "stages", "passes", "previous_batch", "lower_scale"}
 
 
 def test_a_missing_key_with_a_default_takes_it() -> None:

@@ -82,3 +82,25 @@ class _Source:
 
 def _from_source(data: Any, model: Any) -> tuple[torch.Tensor, Any]:
     return model(data.read()), lambda output: (output.sum(), {})
+
+
+def test_a_batch_of_the_same_form_fits(recorded: Recorded) -> None:
+    recorded.forward_backward()
+    assert not recorded.recorder.previous_fits, "no step before"
+    recorded.recorder.close()
+    recorded.forward_backward()
+    assert recorded.recorder.previous_fits
+    recorded.forward_backward((ONES,))
+    assert not recorded.recorder.previous_fits, "another number of micro-batches"
+    recorded.forward_backward((*TWO[:1], TWO[1].repeat(2, 1)))
+    assert not recorded.recorder.previous_fits, "another shape"
+
+
+def test_a_bad_step_leaves_no_batch_behind(recorded: Recorded) -> None:
+    recorded.forward_backward()
+    recorded.recorder.close()
+    recorded.forward_backward((ONES,))
+    recorded.recorder.discard()
+    recorded.recorder.close()
+    assert recorded.recorder.previous is not None
+    assert [item.tolist() for item in recorded.recorder.previous[0]] == [item.tolist() for item in TWO]

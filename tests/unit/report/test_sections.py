@@ -9,6 +9,7 @@ import pytest
 
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.incident import (
+    Cause,
     DeviceCount,
     Incident,
     Infected,
@@ -19,7 +20,7 @@ from megatron_nanguard.records.incident import (
     ReplaySummary,
 )
 from megatron_nanguard.records.postmortem import Kind, RankSets
-from megatron_nanguard.report import Section, files, happened, losses, notes, parameters, policy, ranks
+from megatron_nanguard.report import Section, causes, files, happened, losses, notes, parameters, policy, ranks
 from megatron_nanguard.report.blocks import Block
 from tests.unit.factories import REPLICA_0, SETS, incident
 
@@ -186,3 +187,23 @@ def test_files_are_named_below_their_directory() -> None:
     assert files.describe(incident(), directory).rows == (("merged", "DIR/incident.json"),)
     assert files.describe(incident(files=("a", "b", "c")), directory).rows[1] == ("per rank", "DIR/a and 2 more")
     assert files.describe(incident(files=("a",)), directory).rows[1] == ("per rank", "DIR/a")
+
+
+def test_a_merged_file_that_nobody_wrote_is_not_named() -> None:
+    nobody = PolicyOutcome("abort", "unknown", None, "not known")
+    assert files.describe(incident(files=("a",), policy=nobody), Path("DIR")).rows == (("per rank", "DIR/a"),)
+
+
+def test_a_bundle_is_named_by_the_command_that_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    assert len(files.describe(incident(), tmp_path).rows) == 1
+    (tmp_path / "bundle" / "call.json").touch()
+    assert files.describe(incident(), tmp_path).rows[1] == ("reproduce", f"python {tmp_path}/bundle/repro.py")
+
+
+def test_no_confidence_is_claimed_for_what_is_undecided() -> None:
+    block = causes.describe(
+        incident(causes=(Cause("undecided", 0.7, (), (), (), ""), Cause("data", 0.3, (), (), (), "")))
+    )
+    assert block is not None
+    assert block.notes == ("undecided", "data, confidence 0.30")

@@ -47,6 +47,16 @@ def test_the_message_names_the_rank_that_is_off() -> None:
     assert (agreement.go, agreement.reason, agreement.speaker) == (False, "rank 1 started without --nanguard", 0)
 
 
+def test_a_rank_that_is_off_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(meeting, "own_client", opened.append)
+    off = Meeting((0,), 1000, waits=False)
+    off.declare_off()
+    assert opened == []
+    default = dist.distributed_c10d._get_default_store()
+    assert default.check(["nanguard/1000/0-0/handshake/rank/0"])
+
+
 def test_ranks_that_lack_different_patch_groups_do_not_start() -> None:
     other = Meeting((0, 1), 1)
     other.rank = 1

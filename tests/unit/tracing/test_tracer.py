@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.trace import Cause, OriginKind, RankTrace, Sink, TracedOrigin
+from megatron_nanguard.tracing.tracer import Tracer
 from tests.unit.tracing.faults import (
     FusedAttention,
     FusedWgrad,
@@ -259,3 +260,12 @@ def test_uninitialised_memory_under_beta_zero_is_not_read(dtype: torch.dtype) ->
 
     traced = trace(scores)
     assert is_silent(traced)
+
+
+def test_it_tells_whether_the_traced_micro_batch_runs() -> None:
+    tracer = Tracer([], {}, {}, 0, 1)
+    seen = []
+    for microbatch in (0, 1, None):
+        with tracer.at(microbatch, 0, False):
+            seen.append(tracer.is_in_microbatch)
+    assert [*seen, tracer.is_in_microbatch] == [False, True, False, False]

@@ -1,0 +1,119 @@
+"""One pass of the recorded call and what this rank sees in it; then, exchanged, whether the fault came back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.vote import exchange
+from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass
+from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall
+from megatron_nanguard.replay import replay as call_again
+from megatron_nanguard.replay.recording import Batch
+from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses
+from megatron_nanguard.tracing.tracer import Tracer
+
+NOWHERE = 2**31
+"""Sent for the first bad micro-batch where none was bad."""
+
+Exercise = Callable[[], AbstractContextManager[None]]
+"""Entered around each pass: plants drills again, as they would fire again."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What this rank saw.
+
+    Attributes:
+        came_back: a gradient or loss was bad.
+        exact: everything was as in the first pass, bit for bit.
+        differs: what was not.
+        tolerance: largest relative difference of the gradients; None where they are the same, or no copy was kept.
+        first_bad: micro-batch, or NOWHERE.
+    """
+
+    came_back: bool
+    exact: bool
+    differs: tuple[str, ...]
+    tolerance: float | None
+    first_bad: int
+
+
+@dataclass
+class Passes:
+    """The passes of one incident.
+
+    Args:
+        bad_ranks: those that were bad in the first pass.
+    Attributes:
+        stages: every pass with its time, for a person.
+        told: what came of those that were told to all.
+    """
+
+    subject: Subject
+    call: RecordedCall
+    voters: Voters
+    exercise: Exercise
+    bad_ranks: frozenset[int]
+    stages: list[str] = field(default_factory=list)
+    told: list[ReplayPass] = field(default_factory=list)
+
+    def run(
+        self,
+        point: DecisionPoint,
+        stage: str,
+        tracer: Tracer | None = None,
+        during: AbstractContextManager[Any] | None = None,
+        batch: Batch | None = None,
+    ) -> Pass:
+        """Make the call once more.
+
+        Args:
+            point: where the first pass ended.
+            stage: what to call it.
+            tracer: reads along.
+            during: entered around the call, where nothing reads along.
+            batch: of another step.
+        Collective: all voters.
+        """
+        subject, first_bad = self.subject, FirstBad(self.subject.chunks)
+        losses = Losses(None if tracer is None else tracer.add_loss)
+        listened = {**self.call.kwargs, "forward_step_func": losses.listen(self.call.kwargs["forward_step_func"])}
+        call = replace(self.call, kwargs=listened)
+        kept, subject.before = subject.before, BeforeReduction(per_parameter=subject.before.per_parameter)
+        after = AfterReduction(subject.chunks)
+        look = first_bad.look if tracer is None else tracer.after_backward
+        with self.exercise():
+            result = call_again(call, tracer or during, tracer.at if tracer else None, look, batch)
+        after.look()
+        if tracer is not None:
+            tracer.finish()
+        exactness = point.compare(result)
+        seen, subject.before = subject.before, kept
+        self.stages.append(f"{stage}: {result.seconds:.2f} s")
+        bad_losses = [number for number, (loss, _) in enumerate(losses.read()) if not math.isfinite(loss)]
+        bad = [*first_bad.read(seen.taken()), *bad_losses] if tracer is None else []
+        norms = [bucket.norms for bucket in seen.taken()] + ([] if after.norms is None else [after.norms])
+        came_back = bool(bad) or any(not bool(torch.isfinite(norm).all()) for norm in norms)
+        return Pass(
+            came_back, exactness.exact, exactness.differs, exactness.tolerance, first_bad=min(bad, default=NOWHERE)
+        )
+
+    def tell(self, label: PassLabel, mine: Pass) -> list[tuple[bool, bool, int]]:
+        """(came back, exact, first bad micro-batch) of every rank.
+
+        Collective: all voters.
+        """
+        row = (int(mine.came_back), int(mine.exact), mine.first_bad)
+        rows = exchange(row, self.voters, self.subject.torch_device)
+        again = {rank for rank, (came_back, _, _) in zip(self.voters.ranks, rows, strict=True) if came_back}
+        came_back: CameBack = "no" if not again else "yes" if again == self.bad_ranks else "partly"
+        self.told.append(ReplayPass(label, came_back))
+        return [(bool(came_back), bool(exact), first) for came_back, exact, first in rows]
