@@ -279,7 +279,7 @@ class Guard:
     def _watch(self, optimizer: Any, chunks: Sequence[Any]) -> Subject:
         assert self._meeting is not None and self.settings is not None
         electorate = self._meeting.electorate()
-        subject = Subject(optimizer, chunks, electorate, self.settings)
+        subject = Subject(optimizer, chunks, electorate, self.settings, self.shield)
         self._subjects.append(subject)
         with self.shield("names"):
             subject.learn()

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from megatron_nanguard.policy.skips import SkipBudget
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.replay import Recorder
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RngStates, Suspicions
+from megatron_nanguard.sentinel.losses import Guarded
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.topology.coordinates import read as read_coordinates
 
@@ -35,15 +37,23 @@ class Subject:
         chunks: the model chunks whose gradients it consumes.
         electorate: who votes on it.
         settings: what the user asked for.
+        guarded: stands around our work inside the host's loss function.
     """
 
-    def __init__(self, optimizer: Any, chunks: Sequence[Any], electorate: Electorate, settings: Settings) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        chunks: Sequence[Any],
+        electorate: Electorate,
+        settings: Settings,
+        guarded: Guarded = lambda where: nullcontext(),
+    ) -> None:
         self.optimizer = optimizer
         self.chunks = list(chunks)
         self.electorate = electorate
         self.before = BeforeReduction(per_parameter=settings.norms == "param")
         self.after = AfterReduction(self.chunks)
-        self.losses = Losses()
+        self.losses = Losses(guarded=guarded)
         self._seconds: deque[float] = deque(maxlen=64)
         self._opened = 0.0
         self.tally = ScalerTally(settings.scaler_skips)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+
+Guarded = Callable[[str], AbstractContextManager[None]]
 
 
 class Losses:
@@ -15,10 +18,13 @@ class Losses:
 
     Args:
         heard: called with the micro-batch and its loss at the moment it is known.
+        guarded: stands around our work inside the host's loss function.
     """
 
-    def __init__(self, heard: Callable[[int, Tensor], None] | None = None) -> None:
-        self._heard = heard
+    def __init__(
+        self, heard: Callable[[int, Tensor], None] | None = None, guarded: Guarded = lambda where: nullcontext()
+    ) -> None:
+        self._heard, self._guarded = heard, guarded
         self.losses: list[Tensor] = []
         self.num_tokens: list[Tensor | None] = []
 
@@ -47,7 +53,8 @@ class Losses:
         def loss(*args: Any, **kwargs: Any) -> Any:
             returned = loss_func(*args, **kwargs)
             if not kwargs.get("non_loss_data", False) and isinstance(returned, tuple):
-                self._record(returned)
+                with self._guarded("loss"):
+                    self._record(returned)
             return returned
 
         # functools.partial has no __name__ of its own for wraps to copy; what it has is copied.

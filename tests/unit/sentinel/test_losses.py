@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatron_nanguard.patching import Shield
 from megatron_nanguard.sentinel import Losses
 from tests.unit.one_rank import ONES, sum_of, trainer
 
@@ -127,3 +128,15 @@ def test_megatrons_schedule_is_heard_per_microbatch_before_it_divides(megatron: 
     made.forward_backward([ONES, 2 * ONES], forward_step_func=losses.listen(forward_step))
     # y = 5 * 3 + 6 * 7 = 57 for ones
     assert losses.read() == [(57.0, None), (114.0, None)]
+
+
+def test_a_fault_of_ours_does_not_reach_the_loss_function() -> None:
+    def fail(microbatch: int, loss: torch.Tensor) -> None:
+        raise RuntimeError("ours")
+
+    shield = Shield()
+    losses = Losses(fail, shield)
+    _, loss_func = losses.listen(lambda: (None, lambda output: (output, {})))()
+
+    assert loss_func(torch.tensor(2.0))[0].item() == 2.0
+    assert shield.fault == "loss: RuntimeError: ours"
