@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from megatron_nanguard import incident
+from megatron_nanguard.attempt import Drilling, Meeting, Run
+from megatron_nanguard.attempt.drilling import UNFIRED_EXIT_CODE, before_reduction
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.coordination.watchdog import Watchdog, leave_now
@@ -34,8 +36,6 @@ from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag, flag_tensor
 from megatron_nanguard.sentinel.flags import fault_flags
-from megatron_nanguard.session import Drilling, Meeting, Run
-from megatron_nanguard.session.drilling import UNFIRED_EXIT_CODE, before_reduction
 from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
 from megatron_nanguard.watching.watcher import Watcher
 

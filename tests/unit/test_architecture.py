@@ -29,7 +29,7 @@ TORCH_SIDE = {
     "cpurun": 7,
     "screening": 7,
     "incident": 6,
-    "session": 6,
+    "attempt": 6,
     "patch_points": 5,
     "replay": 5,
     "tracing": 5,

@@ -17,13 +17,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard import guard as guard_module
+from megatron_nanguard.attempt import meeting
 from megatron_nanguard.guard import Guard
 from megatron_nanguard.hooks import Hooks
 from megatron_nanguard.patch_points import POINTS
 from megatron_nanguard.patching import Engine, PointState, Target
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.session import meeting
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 from tests.unit.one_rank import ONES, Trainer, trainer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from megatron_nanguard.attempt import Meeting
 from megatron_nanguard.incident import Subject
-from megatron_nanguard.session import Meeting
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
 

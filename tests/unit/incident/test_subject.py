@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from megatron_nanguard.attempt import Meeting
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.replay import Recorder
-from megatron_nanguard.session import Meeting
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 from tests.unit.incident.conftest import Watched

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from megatron_nanguard.attempt import Run
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.records.fingerprint import HostChange
-from megatron_nanguard.session import Run
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 from tests.unit.factories import place

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from megatron_nanguard.attempt import Drilling
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.parameters.registry import ParameterMap
-from megatron_nanguard.session import Drilling
 from tests.unit.conftest import Log
 from tests.unit.drill.models import ONE_RANK, Chain, train
 

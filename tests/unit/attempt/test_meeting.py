@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
+from megatron_nanguard.attempt import Meeting, meeting
 from megatron_nanguard.coordination.handshake import Declaration
-from megatron_nanguard.session import Meeting, meeting
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.version import __version__
 
