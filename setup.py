@@ -36,8 +36,10 @@ setup(
     packages=find_packages(include=["megatron_nanguard", "megatron_nanguard.*"]),
     package_data={
         "megatron_nanguard": ["py.typed"],
-        "megatron_nanguard.diagnosis": ["advice.json"],
+        "megatron_nanguard.diagnosis": ["*.json"],
+        "megatron_nanguard.report.lang": ["zh/*.json"],
         "megatron_nanguard.records": ["schema/*.json"],
+        "megatron_nanguard.report.html": ["assets/*", "templates/*"],
     },
     install_requires=[
         "orjson>=3.9",
@@ -46,6 +48,7 @@ setup(
         "click>=8.1",
         "rich>=13",
         "jinja2>=3.1",
+        "plotly>=6",
     ],
     extras_require={
         "nvidia": ["nvidia-ml-py>=12"],
@@ -56,6 +59,8 @@ setup(
             "mypy>=1.11",
             "jsonschema>=4.20",
             "psutil>=5.9",
+            "playwright>=1.45",
+            "nvidia-ml-py>=12",
         ],
     },
     entry_points={"console_scripts": ["nanguard = megatron_nanguard.cli:main"]},

@@ -15,10 +15,11 @@ from megatron_nanguard.version import __version__
 
 if TYPE_CHECKING:
     from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.reloading import reload_step
     from megatron_nanguard.tracing.callable import trace_nan
     from megatron_nanguard.watching import check_grads, watch
 
-__all__ = ["__version__", "check_grads", "disable", "enable", "trace_nan", "watch"]
+__all__ = ["__version__", "check_grads", "disable", "enable", "reload_step", "trace_nan", "watch"]
 
 _hooks: Hooks | None = None
 
@@ -53,9 +54,11 @@ def disable() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """What hunts by hand, outside of Megatron too: it needs torch, which the import itself leaves alone."""
+    """What is called by hand: it needs torch, which the import itself leaves alone."""
     if name in ("check_grads", "watch"):
         return getattr(importlib.import_module("megatron_nanguard.watching"), name)
+    if name == "reload_step":
+        return importlib.import_module("megatron_nanguard.reloading").reload_step
     if name == "trace_nan":
         return importlib.import_module("megatron_nanguard.tracing.callable").trace_nan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,9 +139,11 @@ class Settings:
     )
     capture: str = _option(
         "op",
-        _one_of("none", "op"),
-        "{none,op}",
-        "what an incident saves beside its words: nothing, or the failing call with its inputs (default op)",
+        _one_of("none", "ids", "op", "step", "full"),
+        "{none,ids,op,step,full}",
+        "what an incident saves beside its words: nothing; digests of the batch and the failing call; also that call "
+        "with its inputs; also the step's micro-batches and random states; also model and optimizer, so that "
+        "nanguard reload can run the step again (default op)",
     )
     drill: str | None = _option(
         None,
@@ -208,6 +210,10 @@ class Settings:
             raise SettingsError("--nanguard-drill needs --nanguard")
         if self.watch and not self.on:
             raise SettingsError("--nanguard-watch needs --nanguard")
+        if self.capture in ("step", "full") and self.replay == "off":
+            raise SettingsError(
+                f"--nanguard-capture {self.capture} needs --nanguard-replay auto, for which the step's data is kept"
+            )
         for option in ("watch_steps", "watch_above"):
             if getattr(self, option) is not None and self.watch is None:
                 raise SettingsError(f"{flag_of(option)} needs --nanguard-watch")
@@ -251,6 +257,18 @@ def from_namespace(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
     """
     given = {option.name: getattr(namespace, f"{PREFIX}_{option.name}", None) for option in OPTIONS}
     return Settings.from_texts(bool(getattr(namespace, PREFIX, False)), given, environ)
+
+
+def without_ours(words: Sequence[str]) -> list[str]:
+    """A command line without the options of this package."""
+    takes_value = {flag_of(option.name) for option in OPTIONS if option.metadata["metavar"] is not None}
+    left, rest = [], iter(words)
+    for word in rest:
+        if word in takes_value:
+            next(rest, None)
+        elif word != f"--{PREFIX}" and not word.startswith(f"--{PREFIX}-"):
+            left.append(word)
+    return left
 
 
 def options_table() -> str:

@@ -5,6 +5,7 @@ healthy: a model of 50 M parameters on one CPU rank, with the guard (on), withou
 launcher: 8 ranks, layout TP2 PP2 DP2, 3 steps, through one import server.
 replay: the passes of an incident against a healthy step of the same run, tiny model on 8 ranks and 50 M on one; and the
 seconds from the alarm to the merged incident.
+report: `nanguard report` over the files of 16,384 ranks, see bench_report.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from bench_report import report
 
 from megatron_nanguard.cli.demo import CPU_KERNELS, LAYOUT, MODEL
 from megatron_nanguard.cpurun.server import Server
@@ -149,12 +152,16 @@ def main() -> None:
     """Run one benchmark and print the machine it ran on."""
     modes = {"healthy": healthy, "launcher": launcher, "replay": replay}
     mode = sys.argv[1] if len(sys.argv) > 1 else "healthy"
-    if mode not in modes:
-        sys.exit(f"bench: {mode!r} is not one of {', '.join(modes)}")
+    if mode not in (*modes, "report"):
+        sys.exit(f"bench: {mode!r} is not one of {', '.join((*modes, 'report'))}")
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     print(f"{platform.processor() or platform.machine()}, torch {version('torch')}, core {version('megatron-core')}")
+    if mode == "report":
+        report(rounds, _spread)
+        return
     server = Server.start()
     try:
-        modes[mode](server, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+        modes[mode](server, rounds)
     finally:
         server.stop()
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, placed, uncaught
-from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin
+from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
-"""Origins whose event is an operator, or is followed by the operator that read it first."""
-GRADIENT: Final = "gradient of "
-"""How the tracer names what it looked at before a backward; no operator reads it first."""
+"""Origins whose event is an operator, or is read by one, or is followed by the operator that read it first."""
 WHY_NOT: Final[Mapping[OriginKind, str]] = {
     OriginKind.COMMUNICATION: COMMUNICATES,
     OriginKind.NEVER_WRITTEN: "memory that nobody wrote was read; there is no call to make again",
@@ -21,7 +19,7 @@ WHY_NOT: Final[Mapping[OriginKind, str]] = {
 
 def accused_events(trace: RankTrace) -> frozenset[int]:
     """Running numbers of the events whose calls a `CallCatcher` should keep."""
-    return frozenset(origin.event for origin in trace.origins if _why_no_call(origin) is None)
+    return frozenset(_called(origin) for origin in trace.origins if _why_no_call(origin) is None)
 
 
 def accused_region(trace: RankTrace) -> TracedOrigin | None:
@@ -57,13 +55,21 @@ def caught_calls(
     )
 
 
+def gone_calls(trace: RankTrace, step: int) -> tuple[CaughtCall, ...]:
+    """The same where the fault was gone in the pass that was to save them: what ran then did not fail."""
+    why_not = "the fault was gone in the pass that was to save it"
+    return tuple(
+        placed(uncaught(trace.rank, origin.event, origin.operator, why_not), step, origin) for origin in trace.origins
+    )
+
+
 def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], region: CaughtCall | None) -> CaughtCall:
     if region is not None:
         return region
     why_not = _why_no_call(origin)
     if why_not is not None:
         return uncaught(rank, origin.event, origin.operator, why_not)
-    call = calls.get(origin.event)
+    call = calls.get(_called(origin))
     if call is None:
         return uncaught(rank, origin.event, origin.operator, "the pass that was to save it did not come so far")
     if origin.kind is not OriginKind.OUTSIDE and not _is_same(origin.operator, call.saved.operator):
@@ -72,11 +78,15 @@ def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], regi
     return call
 
 
+def _called(origin: TracedOrigin) -> int:
+    return origin.event if origin.reader is None else origin.reader
+
+
 def _why_no_call(origin: TracedOrigin) -> str | None:
     """Why no operator stands for an origin; None where one does."""
     if origin.kind not in CALLED:
         return WHY_NOT[origin.kind]
-    if origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(GRADIENT):
+    if origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(GRADIENT_OF):
         return "it was in the gradient buffer before any operator added to it"
     return None
 

@@ -23,8 +23,12 @@ NUM_REPEATS: Final = 8
 CPU: Final = torch.device("cpu")
 Json = dict[str, Any]
 Outputs = Sequence[tuple[str, Tensor]]
-CANNOT_RUN: Final = (repro.CannotRun, RuntimeError, TypeError, ValueError)
-"""What a call raises that a device, a type or a missing part does not allow; NotImplementedError is a RuntimeError."""
+CANNOT_RUN: Final = (
+    *(repro.CannotRun, RuntimeError, TypeError, ValueError),
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+)
+"""What a call raises that a device, a type or a missing part does not allow; NotImplementedError is a RuntimeError. The
+second line is what a reference raises of arguments that its kernel would not have had."""
 
 
 def arbitrate(call: CaughtCall, repeats: int = NUM_REPEATS, peer: PeerAnswer | str = NOT_TRIED) -> Arbitration:

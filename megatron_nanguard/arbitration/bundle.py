@@ -15,14 +15,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from megatron_nanguard.arbitration import repro
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall
 from megatron_nanguard.arbitration.packing import dtype_text
 from megatron_nanguard.arbitration.references import reference_file
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.bundle import SavedCall, SavedTensor
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json_form import to_json
 
 MAX_CALL_BYTES: Final = 4 << 20
+MAX_TENSOR_BYTES: Final = CAP_BYTES + MAX_CALL_BYTES
+"""What is kept of a call, and a header of names."""
 log = logging.getLogger("megatron_nanguard")
 
 
@@ -59,35 +62,54 @@ def read_bundle(directory: Path, whole: bool = False) -> CaughtCall:
     Raises:
         PostmortemError: it is not there, not whole, or not what this package writes.
     """
-    path = _inside(directory, repro.CALL_NAME)
-    if path.stat().st_size > MAX_CALL_BYTES:
-        raise PostmortemError(f"{path} has more than {MAX_CALL_BYTES} bytes")
-    saved = from_json(SavedCall, path.read_bytes(), source=str(path))
+    saved = read_record(SavedCall, _inside(directory, repro.CALL_NAME, MAX_CALL_BYTES))
     if saved.is_redacted:
         raise PostmortemError(f"{directory}: its tensors were stripped by nanguard redact")
+    if not saved.why_not:
+        _check_arguments(saved, directory)
     tensors = _read_tensors(directory, repro.TENSORS_NAME, saved.tensors)
     full = _read_tensors(directory, repro.FULL_NAME, saved.full_tensors) if whole else {}
     return CaughtCall(saved, tensors, full)
 
 
+def _check_arguments(saved: SavedCall, directory: Path) -> None:
+    """Every argument has its value, and every tensor that one names is described."""
+    arguments = (*saved.args, *saved.kwargs, *saved.grad_outputs)
+    for argument in arguments:
+        if not argument.is_list and len(argument.values) != 1:
+            raise PostmortemError(
+                f"{directory}: argument {argument.name} has {len(argument.values)} values, expected 1"
+            )
+    wanted = {
+        value.text for argument in arguments for value in argument.values if value.kind in ("tensor", "generator")
+    }
+    if saved.rng is not None:
+        wanted.add(saved.rng)
+    for described in (saved.tensors, saved.full_tensors or saved.tensors):
+        if missing := sorted(wanted - described.keys()):
+            raise PostmortemError(f"{directory}: {repro.CALL_NAME} names {missing[0]!r}, and describes no such tensor")
+
+
 def _read_tensors(directory: Path, name: str, described: Mapping[str, SavedTensor]) -> dict[str, Tensor]:
     if not described:
         return {}
-    path = _inside(directory, name)
+    path = _inside(directory, name, MAX_TENSOR_BYTES)
     try:
         tensors = load_file(path)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, OSError) as error:
         raise PostmortemError(f"{path} is no safetensors file: {error}") from error
     _check(described, tensors, path)
     return tensors
 
 
-def _inside(directory: Path, name: str) -> Path:
+def _inside(directory: Path, name: str, max_bytes: int) -> Path:
     path = directory / name
     if not path.is_file():
         raise PostmortemError(f"{directory} is no bundle: it has no {name}")
     if path.resolve().parent != directory.resolve():
         raise PostmortemError(f"{path} points out of the bundle, to {path.resolve()}")
+    if path.stat().st_size > max_bytes:
+        raise PostmortemError(f"{path} has {path.stat().st_size} bytes, more than the {max_bytes} that we write")
     return path
 
 

@@ -24,6 +24,7 @@ from torch._ops import OpOverload
 from megatron_nanguard.arbitration.packing import (
     CannotSave,
     Packer,
+    check_size,
     describe_output,
     describe_tensors,
     host_copies,
@@ -128,14 +129,14 @@ class CallCatcher:
             raise CannotSave(COMMUNICATES)
         packer = Packer()
         positional, by_name = packer.operator(func, args, kwargs)
-        saved = replace(saved, args=positional, kwargs=by_name, device=_device_name(packer.tensors))
+        saved = replace(saved, args=positional, kwargs=by_name, device=device_name(packer.tensors))
         pending = _Pending(func, args[0] if args else None, saved, packer.tensors)
         if torch.Tag.nondeterministic_seeded in func.tags:
             kind = _device_type(packer.tensors)
             packer.tensors[RNG_NAME] = device_of(kind).rng_state()
             pending.saved = replace(saved, rng=RNG_NAME, rng_device=kind)
         if func._schema.is_mutable:
-            self._check_size(packer.tensors, "writes into its inputs, ")
+            check_size(packer.tensors, self._cap_bytes, "writes into its inputs, ")
             pending.copies = host_copies(packer.tensors)
         return pending
 
@@ -145,12 +146,12 @@ class CallCatcher:
         rows = choose_rows(results) if names else None
         saved = replace(pending.saved, outputs=tuple(describe_output(name, tensor) for name, tensor in outputs.items()))
         if rows is None:
-            self._check_size(live, "")
+            check_size(live, self._cap_bytes)
             whole = pending.copies or host_copies(live)
             return CaughtCall(replace(saved, tensors=describe_tensors(whole, live)), whole)
         full = pending.copies or (host_copies(live) if num_bytes(live) <= self._cap_bytes else {})
         chosen = {name: cut(tensor, rows) if name in names else tensor for name, tensor in (full or live).items()}
-        self._check_size(chosen, "cut to its rows ")
+        check_size(chosen, self._cap_bytes, "cut to its rows ")
         tensors = host_copies(chosen)
         return CaughtCall(
             replace(
@@ -165,11 +166,6 @@ class CallCatcher:
             full,
         )
 
-    def _check_size(self, tensors: Mapping[str, Tensor], why: str) -> None:
-        size = num_bytes(tensors)
-        if size > self._cap_bytes:
-            raise CannotSave(f"the call {why}has {size} bytes of inputs, the limit is {self._cap_bytes}")
-
 
 def _device_type(tensors: Mapping[str, Tensor]) -> str:
     """The accelerator among the devices of the inputs, if there is one."""
@@ -177,7 +173,8 @@ def _device_type(tensors: Mapping[str, Tensor]) -> str:
     return next((kind for kind in kinds if kind != "cpu"), "cpu")
 
 
-def _device_name(tensors: Mapping[str, Tensor]) -> str:
+def device_name(tensors: Mapping[str, Tensor]) -> str:
+    """What the device that computes with these inputs says of itself."""
     return device_of(_device_type(tensors)).facts().name
 
 

@@ -14,7 +14,7 @@ from megatron_nanguard.arbitration.operators import allowed_operator
 from megatron_nanguard.arbitration.packing import describe_output
 from megatron_nanguard.arbitration.references import reference_for
 from megatron_nanguard.device import training_device
-from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.arbitration import DeviceOutcome
 from megatron_nanguard.records.json_form import to_json
 
@@ -28,11 +28,13 @@ def compare_devices(call: CaughtCall, devices: Sequence[str]) -> tuple[DeviceOut
     """Run a call that was read from a bundle on each device, then in float64 on the CPU.
 
     Raises:
-        PostmortemError: the bundle names something that is not on the list, or cannot be run anywhere; nothing was run.
+        PostmortemError: the bundle names something that is not on the list; nothing was run.
+        ReplayError: it holds no call that can be made alone.
     Sync: waits for each device.
     """
     if call.saved.why_not:
-        raise PostmortemError(f"{call.saved.operator} cannot be run alone: {call.saved.why_not}")
+        accused = call.saved.operator or "this bundle"
+        raise ReplayError(f"{accused} cannot be run alone: {call.saved.why_not}")
     function = _function(call)
     found = [_on(call, device, function) for device in devices]
     word, out_of_range = refer(call, torch.float64)

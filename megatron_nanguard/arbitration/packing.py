@@ -86,6 +86,21 @@ _KINDS: dict[type, ValueKind] = {
 }
 
 
+def check_size(tensors: Mapping[str, Tensor], cap_bytes: int, why: str = "") -> None:
+    """Refuse inputs that are too large to be kept.
+
+    Args:
+        tensors: the inputs.
+        cap_bytes: most that is kept.
+        why: they are looked at as a whole, or what was done to make them smaller; ends with a space.
+    Raises:
+        CannotSave: they have more bytes.
+    """
+    size = num_bytes(tensors)
+    if size > cap_bytes:
+        raise CannotSave(f"the call {why}has {size} bytes of inputs, the limit is {cap_bytes}")
+
+
 def num_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Size of all of them, views counted as if they were whole."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

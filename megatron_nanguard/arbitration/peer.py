@@ -9,6 +9,7 @@ Two ranks that agreed beforehand take part, and no collective; each gives up at 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -35,20 +36,28 @@ def peer_directory(incident: Path, asker: int) -> Path:
     return incident / "peer" / f"rank{asker:05d}"
 
 
-def ask(incident: Path, call: CaughtCall, deadline: float) -> PeerAnswer | str:
-    """Hand the call over and wait for the answer.
+def send(incident: Path, call: CaughtCall) -> None:
+    """Hand a call over that could be saved.
 
     Args:
         incident: directory that both ranks see.
         call: as it was caught here.
+    """
+    write_bundle(peer_directory(incident, call.saved.rank), call)
+
+
+def receive(incident: Path, asker: int, deadline: float) -> PeerAnswer | str:
+    """Wait for the answer to the call that was sent.
+
+    Args:
+        incident: directory that both ranks see.
+        asker: this rank.
         deadline: seconds to wait.
     Returns:
         The answer, or why there is none.
     """
-    if call.saved.why_not:
-        return call.saved.why_not
-    directory = peer_directory(incident, call.saved.rank)
-    if not write_bundle(directory, call):
+    directory = peer_directory(incident, asker)
+    if not (directory / repro.CALL_NAME).exists():
         return "the call could not be written for a peer"
     if not _wait_for(directory / ANSWER_NAME, deadline):
         return f"no peer: nobody answered within {deadline:g} s"
@@ -74,8 +83,7 @@ def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline
     directory = peer_directory(incident, asker)
     if not _wait_for(directory / repro.CALL_NAME, deadline):
         return f"rank {asker} sent no call within {deadline:g} s"
-    name = f"{device} {device_of(device.type).facts(device.index).name}"
-    found = PeerAnswer(rank=rank, device=name, outcome=_outcome(directory, device))
+    found = PeerAnswer(rank=rank, device=named(device), host=socket.gethostname(), outcome=_outcome(directory, device))
     temporary = directory / f".{ANSWER_NAME}.{os.getpid()}"
     try:
         temporary.write_bytes(to_json(found))
@@ -83,6 +91,17 @@ def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline
     except OSError as error:
         return f"the answer could not be written: {error}"
     return found
+
+
+def named(device: torch.device) -> str:
+    """A device with what it says of itself: "cuda:1 NVIDIA H100"."""
+    return f"{device} {device_of(device.type).facts(device.index).name}"
+
+
+def is_alike(peer: PeerAnswer, device: torch.device) -> bool:
+    """Whether a peer's device is of the same model as this one, and in the same host: little for it to differ in."""
+    mine, its = (name.partition(" ")[2] for name in (named(device), peer.device))
+    return (mine, socket.gethostname()) == (its, peer.host)
 
 
 def _outcome(directory: Path, device: torch.device) -> str:

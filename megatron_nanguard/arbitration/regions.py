@@ -20,14 +20,14 @@ from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
-from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, device_name, uncaught
 from megatron_nanguard.arbitration.packing import (
     CannotSave,
     Packer,
+    check_size,
     describe_output,
     describe_tensors,
     host_copies,
-    num_bytes,
 )
 from megatron_nanguard.arbitration.repro import CannotRun, find_class
 from megatron_nanguard.records.bundle import Argument, SavedCall, Value
@@ -142,6 +142,7 @@ class RegionCatcher:
             operator=self._name,
             args=tuple(packed),
             notes=tuple(notes),
+            device=device_name(packer.tensors),
             versions={"torch": str(torch.__version__)},
         )
         return self._with_tensors(_Inputs(saved, {}), packer.tensors)
@@ -166,9 +167,10 @@ class RegionCatcher:
     def _with_tensors(self, inputs: _Inputs, live: dict[str, Tensor]) -> _Inputs:
         if inputs.saved.why_not:
             return inputs
-        if num_bytes(live) + num_bytes(inputs.tensors) > self._cap_bytes:
-            why_not = f"its inputs have more than {self._cap_bytes} bytes"
-            return _Inputs(replace(inputs.saved, why_not=why_not), {})
+        try:
+            check_size({**inputs.tensors, **live}, self._cap_bytes)
+        except CannotSave as error:
+            return _Inputs(replace(inputs.saved, why_not=str(error)), {})
         copies = host_copies(live)
         described = {**inputs.saved.tensors, **describe_tensors(copies, live)}
         return _Inputs(replace(inputs.saved, tensors=described), {**inputs.tensors, **copies})

@@ -6,7 +6,9 @@
     python repro.py --full               on the whole inputs, where they were kept
 
     aten.log.default in decoder.layers.1.mlp on cpu
-    output 0 (4, 64) float32: 3 NaN, 0 +Inf, 0 -Inf, first at (1, 7); the same as in the run
+    in the run: forward, rank 5, step 3, NVIDIA H100; the verdict was numerics
+    rows 0, 1, 2, 3, 31 of 64: up to 16 bad ones and 4 good ones; --full takes all
+    output 0 (5, 64) float32: 3 NaN, first at (4, 7); the same as in the run
     reproduced
 
 Exit code 1: the non-finite values came out again; 0: they did not; 2: the call could not be run.
@@ -25,9 +27,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
+try:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+    from torch import Tensor
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    print(f"cannot be run: {missing}; it needs torch and safetensors: pip install torch safetensors")
+    sys.exit(2)
 
 CALL_NAME = "call.json"
 TENSORS_NAME = "tensors.safetensors"
@@ -47,64 +56,119 @@ class CannotRun(Exception):
     """The call cannot be run here; says why and what would help."""
 
 
+class NothingToRun(CannotRun):
+    """There is no call, or nothing that makes it: no call was saved, or its kernel is not loaded."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the bundle that this file lies in."""
     parser = argparse.ArgumentParser(description="Run the saved call again; exit code 1 if it reproduces.")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or npu, with a number if there are several")
-    parser.add_argument("--preload", action="append", default=[], metavar="FILE", help="load a .py or .so first")
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="load the kernel under suspicion first, a .py or .so",
+    )
     parser.add_argument("--full", action="store_true", help="the whole inputs instead of the rows that matter")
     options = parser.parse_args(argv)
-    folder = Path(__file__).parent
-    call = json.loads((folder / CALL_NAME).read_text(encoding="utf-8"))
-    if call["is_redacted"]:
-        print("cannot be run: its tensors were stripped by nanguard redact")
-        return 2
-    if options.full and call["full_tensors"]:
-        call = whole(call)
     try:
-        outputs = _attempt(call, folder, options)
+        return _attempt(options)
     except CannotRun as error:
         print(f"cannot be run: {error}")
-        return 2 if is_expected(call) else _say_not_reproduced(call, bool(options.preload))
+        return 2
+
+
+def _attempt(options: argparse.Namespace) -> int:
+    folder, preloaded = Path(__file__).parent, bool(options.preload)
+    call = read_call(folder)
+    is_full = options.full and call["rows"] is not None
+    call = whole(call) if is_full else call
+    try:
+        outputs = _outputs(call, folder, options, is_full)
+    except NothingToRun as error:
+        if not (_is_without_call(call) or (_lacks_kernel(call, preloaded) and not call["why_not"])):
+            raise
+        print(f"cannot be run: {error}")
+        return _say_not_reproduced(call, preloaded)
     show(call, outputs)
     if not is_bad(call, outputs):
-        return _say_not_reproduced(call, bool(options.preload))
+        return _say_not_reproduced(call, preloaded)
     print("reproduced" if is_expected(call) else f"reproduced, against the verdict ({call['cause']})")
     return 1
 
 
-def _attempt(call: Json, folder: Path, options: argparse.Namespace) -> list[tuple[str, Tensor]]:
+def _outputs(call: Json, folder: Path, options: argparse.Namespace, is_full: bool) -> list[tuple[str, Tensor]]:
     device = open_device(options.device)
     for path in options.preload:
         preload(Path(path))
-    print(f"{call['operator']} in {call['module'] or 'no module'} on {device}")
+    introduce(call, device, is_full)
     if call["why_not"]:
-        raise CannotRun(call["why_not"])
-    tensors = load_tensors(folder, options.full) if call["tensors"] else {}
+        raise NothingToRun(call["why_not"])
+    tensors = load_tensors(folder, is_full) if call["tensors"] else {}
+    function = find_function(call)
     try:
-        return run(call, tensors, device, find_function(call))
-    except NotImplementedError as error:  # an operator of another kind of device
-        if reference_function() is None:
-            raise CannotRun(str(error).splitlines()[0]) from None
-        return run(call, tensors, device, _announced_reference(call))
+        try:
+            return run(call, tensors, device, function)
+        except NotImplementedError:  # an operator of another kind of device
+            if reference_function() is None:
+                raise
+            return run(call, tensors, device, _announced_reference(call))
     except (RuntimeError, TypeError, ValueError) as error:
-        raise CannotRun(str(error).splitlines()[0]) from error
+        raise CannotRun((str(error).splitlines() or [type(error).__name__])[0]) from error
+
+
+def read_call(folder: Path) -> dict[str, Any]:
+    """Read what was called.
+
+    Raises:
+        CannotRun: it is not there, damaged, or its tensors were stripped.
+    """
+    try:
+        call: dict[str, Any] = json.loads((folder / CALL_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CannotRun(f"{CALL_NAME} beside this script: {error}; a bundle is the whole directory") from None
+    if call["is_redacted"]:
+        raise CannotRun("its tensors were stripped by nanguard redact")
+    return call
+
+
+def introduce(call: Json, device: torch.device, is_full: bool) -> None:
+    """Print what is run, where it stood in the training run, and what was thought of it there."""
+    print(f"{call['operator'] or 'no operator'} in {call['module'] or 'no module'} on {device}")
+    step = None if call["step"] is None else f"step {call['step']}"
+    place = ", ".join(filter(None, (call["phase"], f"rank {call['rank']}", step, call["device"])))
+    print(f"in the run: {place}" + (f"; the verdict was {call['cause']}" if call["cause"] else ""))
+    if call["rows"] is not None and not is_full:
+        rows = ", ".join(map(str, call["rows"]["rows"]))
+        more = "; --full takes all" if call["full_tensors"] else ""
+        print(f"rows {rows} of {call['rows']['num_rows']}: up to 16 bad ones and 4 good ones{more}")
 
 
 def load_tensors(folder: Path, full: bool = False) -> dict[str, Tensor]:
     """Read the tensors.
 
     Raises:
-        CannotRun: they are not there.
+        CannotRun: they are not there, or damaged.
     """
     path = folder / (FULL_NAME if full else TENSORS_NAME)
     if not path.is_file():
-        raise CannotRun(f"no {path.name}" + ("; whole inputs are kept up to a size" if full else ""))
-    return load_file(path)
+        raise CannotRun(f"no {path.name} beside this script; a bundle is the whole directory")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CannotRun(f"{path.name} is damaged: {error}") from None
 
 
 def whole(call: Json) -> dict[str, Any]:
-    """The call before it was cut to the rows that matter."""
+    """The call before it was cut to the rows that matter.
+
+    Raises:
+        CannotRun: that was not kept.
+    """
+    if not call["full_tensors"]:
+        raise CannotRun("the whole inputs were too large to be kept; without --full it runs on the rows that matter")
     return {**call, "tensors": call["full_tensors"], "outputs": call["full_outputs"]}
 
 
@@ -115,24 +179,34 @@ def open_device(text: str) -> torch.device:
         CannotRun: there is none.
     """
     kind = text.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
+    if kind != "cpu" and not hasattr(torch, kind):
         try:
             importlib.import_module(f"torch_{kind}")
         except ImportError as error:
             raise CannotRun(f"no device {text}: {error}") from None
-    if kind != "cpu" and not getattr(torch, kind).is_available():
+    if kind != "cpu" and not getattr(getattr(torch, kind, None), "is_available", bool)():
         raise CannotRun(f"no device {text} on this machine")
-    return torch.device(text)
+    try:
+        return torch.device(text)
+    except RuntimeError as error:
+        raise CannotRun(f"no device {text}: {error}") from None
 
 
 def preload(path: Path) -> None:
-    """Load a kernel: a Python file is run, a shared library is opened."""
+    """Load a kernel: a Python file is run, a shared library is opened.
+
+    Raises:
+        CannotRun: it is neither of them. What goes wrong while a Python file runs passes through.
+    """
     if path.suffix == ".so":
-        ctypes.CDLL(str(path.resolve()))
+        try:
+            ctypes.CDLL(str(path.resolve()))
+        except OSError as error:
+            raise CannotRun(f"cannot load {path}: {error}") from None
         return
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise CannotRun(f"cannot load {path}; give a .py or a .so")
+        raise CannotRun(f"cannot load {path}; give a .py or a .so that is there")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
@@ -142,7 +216,7 @@ def find_function(call: Json) -> Function:
     """The operator, or the autograd Function; where that is not loaded, the reference that lies beside.
 
     Raises:
-        CannotRun: none of them is here.
+        NothingToRun: none of them is here.
     """
     if call["kind"] == "operator":
         operator = find_operator(call["operator"])
@@ -166,7 +240,9 @@ def find_class(name: str, base: Any = torch.autograd.Function) -> Any:
 def _announced_reference(call: Json) -> Function:
     function = reference_function()
     if function is None:
-        raise CannotRun(f"{call['operator']} is not part of torch; load the file that defines it with --preload FILE")
+        raise NothingToRun(
+            f"{call['operator']} is not part of torch; load the file that defines it with --preload FILE"
+        )
     print(f"{call['operator']} is not here; its plain PyTorch reference runs instead")
     return function
 
@@ -337,10 +413,18 @@ def is_bad(call: Json, outputs: Sequence[tuple[str, Tensor]]) -> bool:
 
 def show(call: Json, outputs: Sequence[tuple[str, Tensor]]) -> None:
     """Print what came out beside what was seen."""
-    expected = {output["name"]: _counts(output) for output in call["outputs"]}
+    expected = {output["name"]: _pattern(_counts(output), output["first"]) for output in call["outputs"]}
     for name, tensor in outputs:
         *counts, first = count(tensor)
-        print(_sentence(name, tensor, counts, first, expected.get(name) == tuple(counts)))
+        found, seen = _pattern(counts, first), expected.get(name)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        beside = "the same as in the run" if found == seen else f"in the run: {seen or 'not looked at'}"
+        print(f"output {name} {tuple(tensor.shape)} {dtype}: {found}; {beside}")
+
+
+def _pattern(counts: Sequence[int], first: Sequence[int] | None) -> str:
+    numbers = ", ".join(f"{number} {word}" for number, word in zip(counts, WORDS, strict=True) if number)
+    return f"{numbers}, first at {tuple(first)}" if first is not None else "finite"
 
 
 def _counts(output: Json) -> tuple[int, int, int]:
@@ -351,14 +435,6 @@ def _kinds(counts: Sequence[int]) -> set[str]:
     return {word for number, word in zip(counts, WORDS, strict=True) if number}
 
 
-def _sentence(name: str, tensor: Tensor, counts: Sequence[int], first: list[int] | None, same: bool) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    numbers = ", ".join(f"{number} {word}" for number, word in zip(counts, WORDS, strict=True))
-    where = f", first at {tuple(first)}" if first is not None else ""
-    judged = "the same as in the run" if same else "not as in the run"
-    return f"output {name} {tuple(tensor.shape)} {dtype}: {numbers}{where}; {judged}"
-
-
 def is_expected(call: Json) -> bool:
     """Whether the verdict, if there is one, says that the call alone brings the values back."""
     return call["cause"] not in NOT_EXPECTED
@@ -367,13 +443,31 @@ def is_expected(call: Json) -> bool:
 def _say_not_reproduced(call: Json, preloaded: bool) -> int:
     if not is_expected(call):
         print("not reproduced here, as the verdict predicts")
-    elif call["cause"] == "operator" and not preloaded:
+    elif _is_without_call(call):
+        print("not reproduced here: the run found no call that brings it back")
+    elif _lacks_kernel(call, preloaded):
         print("not reproduced here: the verdict blames the kernel; load it with --preload FILE")
     else:
         print("not reproduced here")
     return 0
 
 
+def _is_without_call(call: Json) -> bool:
+    """Whether the run knew already that there is no call that brings the values back."""
+    return not is_expected(call) or (call["cause"] == "undecided" and not call["operator"])
+
+
+def _lacks_kernel(call: Json, preloaded: bool) -> bool:
+    return call["cause"] == "operator" and not preloaded
+
+
+def _fail(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """An error of the script or of what it loaded is no answer, and Python's own exit code would be one."""
+    sys.__excepthook__(kind, error, trace)
+    sys.exit(2)
+
+
 if __name__ == "__main__":
+    sys.excepthook = _fail
     with contextlib.suppress(BrokenPipeError):
         sys.exit(main())

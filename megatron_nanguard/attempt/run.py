@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +16,9 @@ from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.drill import DrillFile, DrillPlan
-from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
+from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, FINGERPRINT_NAME, Fingerprint, HostChange
 from megatron_nanguard.records.status import Status
-from megatron_nanguard.settings import PREFIX, Settings
+from megatron_nanguard.settings import PREFIX, Settings, without_ours
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -41,7 +42,7 @@ class Run:
     def write_fingerprint(self, world_size: int, changes: tuple[HostChange, ...]) -> None:
         """What the run was started with. One rank writes it."""
         self.directory.write(
-            "fingerprint.json",
+            FINGERPRINT_NAME,
             Fingerprint(
                 run_id=self.run_id,
                 started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -51,6 +52,7 @@ class Run:
                 environment={name: os.environ[name] for name in ENVIRONMENT_ALLOW_LIST if name in os.environ},
                 kernel_backends=host.kernel_backends(),
                 host_changes=changes,
+                command_line=_command_line(),
             ),
         )
 
@@ -91,8 +93,13 @@ def _arguments() -> dict[str, str]:
     return {} if found is None else {name: str(value) for name, value in sorted(vars(found).items()) if name != drill}
 
 
+def _command_line() -> tuple[str, ...]:
+    """What started the host; of one without arguments of its own that is nobody's to write down."""
+    return () if host.arguments() is None else tuple(without_ours(sys.argv))
+
+
 def _known(counts: Mapping[str, int]) -> dict[str, Any]:
-    return {name: counts.get(name, 0) for name in ("steps_guarded", "alarms", "incidents")}
+    return {name: counts.get(name, 0) for name in ("steps_guarded", "alarms", "incidents", "scale_checks")}
 
 
 def _root(settings: Settings) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 
 from megatron_nanguard.errors import NanguardError, PatchDeclined, PostmortemError, ReplayError, SettingsError
+from megatron_nanguard.printable import printable_lines
 from megatron_nanguard.version import __version__
 
 
@@ -28,20 +29,37 @@ COMMANDS = {
     "run": Entry("megatron_nanguard.cli.run", "Run a training script with the guard's hooks in place."),
     "cpu-run": Entry("megatron_nanguard.cli.cpu_run", "Run a Megatron script on CPU ranks of this machine."),
     "demo": Entry("megatron_nanguard.cli.demo", "Train a tiny GPT on 8 CPU ranks and catch a planted NaN."),
+    "screen": Entry("megatron_nanguard.cli.screen", "Try devices, links and collectives of a job without its model."),
+    "grad-check": Entry(
+        "megatron_nanguard.cli.grad_check", "Compare the gradients of a model of yours over all ranks."
+    ),
     "doctor": Entry("megatron_nanguard.cli.doctor", "Say which patch points work in this environment."),
     "report": Entry("megatron_nanguard.cli.report", "Print the incident found in a run directory."),
     "replay": Entry("megatron_nanguard.cli.replay", "Run the saved call of an incident on this machine's devices."),
+    "reload": Entry("megatron_nanguard.cli.reload", "Run the captured step of an incident again in a fresh job."),
     "redact": Entry("megatron_nanguard.cli.redact", "Delete saved tensors and samples from a run directory."),
 }
 
 # First match wins, so a branch of errors.py stands before what it derives from.
-EXIT_CODES: tuple[tuple[type[NanguardError], int], ...] = (
+BRANCHES: tuple[tuple[type[NanguardError], int], ...] = (
     (SettingsError, 2),
     (PatchDeclined, 3),
     (PostmortemError, 4),
     (ReplayError, 5),
     (NanguardError, 1),
 )
+
+EXIT_CODES = {
+    0: "done",
+    1: "what the command looks for is there (its --help says what), or it cannot be done here",
+    2: "an option or argument that cannot be used",
+    3: "a Megatron function is not there, or not as we know it",
+    4: "a file or directory of a run is missing, unreadable or damaged",
+    5: "a step or call cannot be run again; reload: the script failed or left before its step",
+    65: "run, cpu-run: the guard ended the run (policy abort); any other code is the script's own",
+    130: "interrupted",
+}
+"""Every code that a command leaves with, and what it means."""
 
 
 class LazyGroup(click.Group):
@@ -63,6 +81,11 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes, which are the same for all commands."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
@@ -83,14 +106,14 @@ def main(args: Sequence[str] | None = None) -> None:
         if callable(outcome):
             outcome()
     except NanguardError as error:
-        click.echo(f"nanguard: {error}", err=True)
+        click.echo(f"nanguard: {printable_lines(str(error))}", err=True)
         sys.exit(exit_code_of(error))
     sys.exit(0 if callable(outcome) else outcome)
 
 
 def exit_code_of(error: NanguardError) -> int:
     """Exit code of one error by its branch in errors.py."""
-    return next(code for branch, code in EXIT_CODES if isinstance(error, branch))
+    return next(code for branch, code in BRANCHES if isinstance(error, branch))
 
 
 def _invoke(args: Sequence[str] | None) -> int | Callable[[], None]:

@@ -38,6 +38,10 @@ def command(nproc: int, timeout: float | None, show: frozenset[int] | None, scri
 
     torch and Megatron are imported once, then the ranks are forked. Output lines carry [rankN]; the exit code is that
     of the first rank that fails. Add --nanguard to ARGS to run it guarded.
+
+    \b
+    Example:
+      nanguard cpu-run --nproc 8 --show 0,7 pretrain_gpt.py --nanguard ...
     """
     from megatron_nanguard import cpurun
     from megatron_nanguard.cpurun.errors import CpuRunError

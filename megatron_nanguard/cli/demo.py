@@ -12,12 +12,15 @@ from pathlib import Path
 
 import click
 
+from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.reading import load_incident
-from megatron_nanguard.report import report_text
+from megatron_nanguard.report import print_report
+from megatron_nanguard.report.case import open_case
 
 DRILL = "nan@step=3,rank=5,mb=2,phase=backward,module=decoder.layers.3.mlp"
 NUM_RANKS = 8
 ABORTED = 65
+LOG_NAME = "demo.log"
 
 MODEL = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
@@ -40,6 +43,10 @@ def command(directory: Path) -> int:
     """Train a tiny GPT on 8 CPU ranks (TP2 PP2 DP2), plant a NaN in the backward pass of rank 5 and catch it.
 
     Real Megatron on gloo, no accelerator needed; about 20 seconds. Exit code 0 when the incident came.
+
+    \b
+    Example:
+      nanguard demo --dir /tmp/nanguard-demo
     """
     missing = [name for name in ("torch", "megatron.training") if not _is_installed(name)]
     if missing:
@@ -47,15 +54,21 @@ def command(directory: Path) -> int:
             f"the demo runs real Megatron, but {' and '.join(missing)} cannot be found; "
             'pip install torch "megatron-core==0.19.*" (Python 3.12)'
         )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / LOG_NAME).touch()
+    except OSError as error:
+        raise SettingsError(f"--dir: {directory} cannot be used: {error.strerror}") from error
     click.echo(f"Training a GPT of 4 layers on {NUM_RANKS} CPU ranks; planting a fault: {DRILL}\n")
     before = _incidents(directory)
     code = _train(directory)
     came = sorted(_incidents(directory) - before)
     if code != ABORTED or not came:
-        click.echo(f"\nNo incident came (exit code {code}); the whole output is in {directory / 'demo.log'}", err=True)
+        click.echo(f"\nNo incident came (exit code {code}); the whole output is in {directory / LOG_NAME}", err=True)
         return code or 1
     found = load_incident(came[-1])
-    click.echo("\n" + report_text(found.incident, found.directory), nl=False)
+    click.echo()
+    print_report(open_case(found.incident, found.directory), sys.stdout)
     return 0
 
 
@@ -72,9 +85,8 @@ def _incidents(directory: Path) -> set[Path]:
 
 def _train(directory: Path) -> int:
     """Run the ranks, show the lines that tell the story, keep all of them in a file."""
-    directory.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NANGUARD")}
-    with (directory / "demo.log").open("w") as log:
+    with (directory / LOG_NAME).open("w") as log:
         ranks = subprocess.Popen(
             _command_line(directory),
             stdout=subprocess.PIPE,

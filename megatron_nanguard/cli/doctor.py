@@ -1,4 +1,5 @@
-"""`nanguard doctor`: which patch points work in this environment, and in a run how often each was called."""
+"""`nanguard doctor`: which patch points work in this environment, in a run how often each was called, what can be read
+of the hardware."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import click
 
+from megatron_nanguard.cli.output import say
 from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
 from megatron_nanguard.records.finding import Finding
+from megatron_nanguard.records.health import SourceState
 from megatron_nanguard.version import __version__
 
 
@@ -23,23 +26,31 @@ def command(run_dir: Path | None) -> int:
 
     With RUN_DIR, the directory of one run, also how often each was called there. Exit code 1 when a run would be
     unguarded.
+
+    \b
+    Examples:
+      nanguard doctor
+      nanguard doctor nanguard/runs/20260101T120000Z-ab12
     """
     counts = None if run_dir is None else read_statuses(run_dir)
-    click.echo(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
+    say(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
     for package in ("torch", "megatron-core", "torch-npu", "transformer-engine"):
-        click.echo(f"{package} {_version(package)}")
+        say(f"{package} {_version(package)}")
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException("patch points can only be resolved where torch is installed, beside Megatron")
     findings = _survey()
-    click.echo()
+    say()
     for finding in findings:
         _print(finding, counts)
     if counts is not None:
-        click.echo(f"\n{counts.num_ranks} ranks left a status file; called: times per rank, least to most")
+        say(f"\n{counts.num_ranks} ranks left a status file; called: times per rank, least to most")
         for note in counts.notes:
-            click.echo(f"note: {note}")
+            say(f"note: {note}")
+    say("\nwhat the hardware tells here, for the verdict on an incident:")
+    for source in _sources():
+        say(f"{'ok ' if source.tells else '-- '} {source.name:26} {source.words}")
     broken = [finding for finding in findings if not finding.works]
-    click.echo(f"\n{_verdict(findings, broken)}")
+    say(f"\n{_verdict(findings, broken)}")
     return int(any(finding.essential for finding in broken))
 
 
@@ -60,6 +71,12 @@ def _survey() -> Sequence[Finding]:
         hooks.remove()
 
 
+def _sources() -> Sequence[SourceState]:
+    from megatron_nanguard.health.survey import survey
+
+    return survey()
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -70,8 +87,8 @@ def _version(package: str) -> str:
 def _print(finding: Finding, counts: FiredCounts | None) -> None:
     mark = "ok " if finding.works else "NO "
     called = "" if counts is None else f"  called {counts.words(finding.target)}"
-    click.echo(f"{mark} {finding.point:26} {finding.words}{called}")
-    click.echo(f"      {finding.target}")
+    say(f"{mark} {finding.point:26} {finding.words}{called}")
+    say(f"      {finding.target}")
 
 
 def _verdict(findings: Sequence[Finding], broken: Sequence[Finding]) -> str:

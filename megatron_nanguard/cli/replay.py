@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from megatron_nanguard.cli.output import say
+from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.postmortem.bundles import find_bundle
-from megatron_nanguard.records.arbitration import BAD, DeviceOutcome
+from megatron_nanguard.records.arbitration import BAD, FINITE, DeviceOutcome
 from megatron_nanguard.records.bundle import SavedCall, SavedOutput
 
 
@@ -18,7 +20,12 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
     """Run the saved call of the newest incident in DIR and compare devices.
 
     Reads the numbers of the bundle and calls operators of a fixed list; the bundle's script is not run. Exit code 1
-    when a device shows the non-finite values again, 0 when none does.
+    when a device shows the non-finite values again, 0 when none does, 5 when it ran on none.
+
+    \b
+    Examples:
+      nanguard replay nanguard
+      nanguard replay nanguard/runs/RUN/incidents/step_00000123 --device cpu --device cuda:1
     """
     try:
         from megatron_nanguard.arbitration.bundle import read_bundle
@@ -28,14 +35,17 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
     call = read_bundle(find_bundle(directory))
     outcomes = compare_devices(call, devices or default_devices())
     _print(call.saved, outcomes)
-    return int(any(found.outcome == BAD for found in outcomes))
+    *on_devices, _ = outcomes  # the last is the reference, which says nothing of a device
+    if not any(found.outcome in (BAD, FINITE) for found in on_devices):
+        raise ReplayError(f"{call.saved.operator} ran on no device; see above why, and name others with --device")
+    return int(any(found.outcome == BAD for found in on_devices))
 
 
 def _print(saved: SavedCall, outcomes: tuple[DeviceOutcome, ...]) -> None:
     step = "" if saved.step is None else f", step {saved.step}"
-    click.echo(f"{saved.operator} in {saved.module or 'no module'}, rank {saved.rank}{step}")
+    say(f"{saved.operator} in {saved.module or 'no module'}, rank {saved.rank}{step}")
     if saved.rows is not None:
-        click.echo(f"{len(saved.rows.rows)} of {saved.rows.num_rows} rows")
+        say(f"{len(saved.rows.rows)} of {saved.rows.num_rows} rows")
     width = max(len(found.device) for found in outcomes) + 2
     _print_outputs("in the run".ljust(max(width, 12)), saved.device or "", saved.outputs)
     for found in outcomes:
@@ -44,7 +54,7 @@ def _print(saved: SavedCall, outcomes: tuple[DeviceOutcome, ...]) -> None:
 
 def _print_outputs(place: str, words: str, outputs: tuple[SavedOutput, ...]) -> None:
     bad = [_words(output) for output in outputs if not output.is_finite]
-    click.echo("; ".join([f"{place}{words}", *bad]))
+    say("; ".join([f"{place}{words}", *bad]))
 
 
 def _words(output: SavedOutput) -> str:

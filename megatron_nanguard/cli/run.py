@@ -19,7 +19,12 @@ from megatron_nanguard.errors import SettingsError
 def command(cpu: bool, script: str, args: tuple[str, ...]) -> Callable[[], None]:
     """Run SCRIPT as the main program of this process, with ARGS as they are.
 
-    Under torchrun: torchrun --nproc_per_node 8 -m megatron_nanguard SCRIPT ARGS...
+    The exit code is the script's, and 65 where the guard ended the run.
+
+    \b
+    Examples:
+      nanguard run pretrain_gpt.py --nanguard ...
+      torchrun --nproc_per_node 8 -m megatron_nanguard pretrain_gpt.py --nanguard ...
     """
     start = _on_cpu if cpu else _here
     return lambda: start(script, list(args))
@@ -30,6 +35,11 @@ def _here(script: str, args: list[str]) -> None:
     import megatron_nanguard
 
     megatron_nanguard.enable()
+    become(script, args)
+
+
+def become(script: str, args: list[str]) -> None:
+    """Run a script as Python itself would."""
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")

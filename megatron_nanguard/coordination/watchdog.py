@@ -37,12 +37,12 @@ class Watchdog:
     Args:
         store: own client of the rendezvous store, under a prefix that names the incident's run.
         rank: this rank.
-        world_size: the larger, the more seldom the store is asked.
+        world_size: ranks of the incident; the more, the more seldom the store is asked.
         leave: ends the process; replaced in tests.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, leave: Callable[[int], None] = leave_now) -> None:
-        self._store, self._rank, self._leave = store, rank, leave
+        self._store, self._rank, self._world_size, self._leave = store, rank, world_size, leave
         self._pause = min(0.2 + world_size / 5000, 2.0)
         self._end = 0.0
         self._stage = ""
@@ -51,6 +51,18 @@ class Watchdog:
     def stage(self, name: str, seconds: float) -> None:
         """A new stage with a deadline of its own."""
         self._stage, self._end = name, time.monotonic() + seconds
+
+    def wait_for_all(self, where: str) -> None:
+        """Wait until every rank of the incident has come here, in no collective: that has a shorter time than a stage.
+
+        The deadline of the stage is the end of this, too. Asks now and then, for a wait would block the connection.
+
+        Args:
+            where: one place of one incident.
+        """
+        self._store.add(where, 1)
+        while int(self._store.add(where, 0)) < self._world_size:
+            time.sleep(self._pause)
 
     def __enter__(self) -> Watchdog:
         self._over.clear()

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megatron_nanguard.device.protocol import Identity
 from megatron_nanguard.records.device import DeviceFacts, OverflowMode
 
 _GENERATOR = torch._C.default_generator
@@ -21,6 +22,10 @@ class CpuDevice:
 
     backend = "cpu"
 
+    def take(self, index: int) -> str:
+        """The processor; the number means nothing here."""
+        return "cpu"
+
     def facts(self, index: int | None = None) -> DeviceFacts:
         """Processor name, memory of the host and threads of this rank; the number means nothing here."""
         return DeviceFacts(
@@ -31,6 +36,10 @@ class CpuDevice:
             memory_total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             details={"threads": str(torch.get_num_threads()), "capability": torch.backends.cpu.get_cpu_capability()},
         )
+
+    def identity(self, index: int | None = None) -> Identity:
+        """None: the host's own readings are the processor's."""
+        return Identity()
 
     def rng_state(self) -> Tensor:
         """State of torch's default generator, which draws dropout on the CPU."""

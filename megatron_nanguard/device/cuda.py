@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from megatron_nanguard.device.protocol import Identity
 from megatron_nanguard.records.device import DeviceFacts, OverflowMode
 
 
@@ -12,6 +16,11 @@ class CudaDevice:
     """The GPU this rank runs on."""
 
     backend = "cuda"
+
+    def take(self, index: int) -> str:
+        """Make the GPU with this number the current one."""
+        torch.cuda.set_device(index)
+        return f"cuda:{index}"
 
     def facts(self, index: int | None = None) -> DeviceFacts:
         """Name, memory and the settings that decide how numbers are computed."""
@@ -32,6 +41,21 @@ class CudaDevice:
                 "allow_fp16_reduced_precision_reduction": str(matmul.allow_fp16_reduced_precision_reduction),
             },
         )
+
+    def identity(self, index: int | None = None) -> Identity:
+        """The UUID, since CUDA and NVML count differently; a slice of a GPU goes by its entry in the environment.
+
+        Older versions of torch know neither UUID nor PCI address.
+        """
+        index = torch.cuda.current_device() if index is None else index
+        properties: Any = torch.cuda.get_device_properties(index)
+        visible = _visible(index)
+        named = f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else visible
+        address = ""
+        if hasattr(properties, "pci_bus_id"):
+            place = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+            address = "{:04x}:{:02x}:{:02x}".format(*place)
+        return Identity(visible if visible.startswith("MIG-") else named, address)
 
     def rng_state(self) -> Tensor:
         """State of the current GPU's default generator."""
@@ -55,3 +79,10 @@ class CudaDevice:
     def overflow_mode(self) -> OverflowMode:
         """GPUs know IEEE only, fp8 aside, which no gradient buffer holds."""
         return "not_applicable"
+
+
+def _visible(index: int) -> str:
+    """What CUDA_VISIBLE_DEVICES calls the device with this number; empty where that is a number again."""
+    entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    entry = entries[index].strip() if index < len(entries) else ""
+    return entry if entry.startswith(("GPU-", "MIG-")) else ""

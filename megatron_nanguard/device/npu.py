@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import os
+from itertools import takewhile
 from typing import Any, Final
 
 from torch import Tensor
 
+from megatron_nanguard.device.protocol import Identity
 from megatron_nanguard.records.device import DeviceFacts, OverflowMode
 
 SATURATION_WARNING: Final = (
@@ -34,22 +36,6 @@ SWITCHES: Final = (
 )
 """Environment variables that people flip when they hunt a NaN on Ascend; those that are set stand in the facts."""
 
-NAMES: Final = (
-    "torch_npu.npu.current_device",
-    "torch_npu.npu.get_device_name",
-    "torch_npu.npu.get_device_properties",
-    "torch_npu.npu.get_rng_state",
-    "torch_npu.npu.is_available",
-    "torch_npu.npu.mem_get_info",
-    "torch_npu.npu.set_rng_state",
-    "torch_npu.npu.synchronize",
-    "torch_npu.npu.utils.is_support_inf_nan",
-)
-"""Every name of torch_npu that is read, for the test that looks them up in the sources of a wheel.
-
-``torch_npu.npu.utils.get_cann_version`` is read where it exists: torch_npu 2.1.0 lacks it.
-"""
-
 
 class NpuDevice:
     """The Ascend card this rank runs on; torch_npu must be installed."""
@@ -58,6 +44,11 @@ class NpuDevice:
 
     def __init__(self) -> None:
         self._npu: Any = importlib.import_module("torch_npu").npu
+
+    def take(self, index: int) -> str:
+        """Make the card with this number the current one."""
+        self._npu.set_device(index)
+        return f"npu:{index}"
 
     def facts(self, index: int | None = None) -> DeviceFacts:
         """Name, memory, CANN level and the switches of `SWITCHES` that are set."""
@@ -70,6 +61,13 @@ class NpuDevice:
             memory_total_bytes=self._npu.get_device_properties(index).total_memory,
             details={**self._versions(), **{name: os.environ[name] for name in SWITCHES if name in os.environ}},
         )
+
+    def identity(self, index: int | None = None) -> Identity:
+        """The logic id, which npu-smi maps to a card and a chip; the environment may hide some of them from torch."""
+        index = self._npu.current_device() if index is None else index
+        # CANN reads up to the first entry that is no number.
+        visible = list(takewhile(str.isdigit, os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")))
+        return Identity(visible[index] if index < len(visible) else str(index))
 
     def rng_state(self) -> Tensor:
         """State of the current card's default generator."""
@@ -100,6 +98,7 @@ class NpuDevice:
 
     def _versions(self) -> dict[str, str]:
         versions = {"torch_npu": str(importlib.import_module("torch_npu").__version__)}
+        # torch_npu 2.1.0 lacks it.
         if hasattr(self._npu.utils, "get_cann_version"):
             versions["cann"] = str(self._npu.utils.get_cann_version())
         return versions

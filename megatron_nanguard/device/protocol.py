@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+
+
+class Identity(NamedTuple):
+    """How others than torch name a device; empty where torch does not know.
+
+    Attributes:
+        vendor_id: as the vendor's own tools take it.
+        pci_address: as the kernel writes it, such as "0000:3b:00".
+    """
+
+    vendor_id: str = ""
+    pci_address: str = ""
 
 
 class Device(Protocol):
@@ -14,8 +26,14 @@ class Device(Protocol):
 
     backend: str
 
+    def take(self, index: int) -> str:
+        """Make the device with this number the current one of this process; its name, as torch.device takes it."""
+
     def facts(self, index: int | None = None) -> DeviceFacts:
         """What the device with this number (default: the current one) says of itself."""
+
+    def identity(self, index: int | None = None) -> Identity:
+        """How vendor and kernel name the device with this number (default: the current one)."""
 
     def rng_state(self) -> Tensor:
         """State of the generator that draws dropout: uint8, in host memory.

@@ -11,7 +11,7 @@ A rule is one file with `judge(evidence)`: one cause with what speaks for and ag
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +33,7 @@ from megatron_nanguard.diagnosis import (
     uninitialised_or_race,
 )
 from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.looking import first_look
 from megatron_nanguard.records.incident import Cause
 
 Rule = Callable[[Evidence], "Cause | None"]
@@ -63,14 +64,20 @@ def verdict(evidence: Evidence) -> tuple[Cause, ...]:
     judged = [cause for rule in RULES if (cause := rule(evidence)) is not None and cause.confidence >= MENTIONED]
     ranked = sorted(judged, key=lambda cause: -cause.confidence)
     nothing_clear = undecided.judge(evidence, ranked)
-    told = [_with_next(cause, ranked, evidence) for cause in ranked]
-    if nothing_clear is None:
-        return tuple(told)
-    step = told[0].next if told else experiments.cheapest("undecided", None, evidence)
-    return (replace(nothing_clear, next=step), *told)
+    told = [*([nothing_clear] if nothing_clear else []), *ranked]
+    return tuple(replace(cause, next=step) for cause, step in zip(told, _steps(told, ranked, evidence), strict=True))
 
 
-def _with_next(cause: Cause, ranked: list[Cause], evidence: Evidence) -> Cause:
-    """The first is to be told from the second, every other from the first."""
-    rival = next((other.cause for other in ranked if other is not cause), None)
-    return replace(cause, next=experiments.cheapest(cause.cause, rival, evidence))
+def _steps(told: Sequence[Cause], ranked: Sequence[Cause], evidence: Evidence) -> Iterator[str]:
+    """What to do about each cause; what stands beside one before it is not said again.
+
+    The first is to be told from the second, every other from the first. Where nothing stands out, what is to be done
+    about the likeliest stands beside that word.
+    """
+    said = {""}
+    for cause in told:
+        likeliest = ranked[0] if cause.cause == "undecided" and ranked else cause
+        rival = next((other.cause for other in ranked if other is not likeliest), None)
+        step = first_look(likeliest.cause, evidence) or experiments.cheapest(likeliest.cause, rival, evidence)
+        yield "" if step in said else step
+        said.add(step)

@@ -1,25 +1,25 @@
-"""Known patterns, and what to do about them: the texts are data in advice.json, the matching is here."""
+"""Known patterns, and what to do about them: the texts are data in advice*.json, the matching is here."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
 from megatron_nanguard.diagnosis import facts
 from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.records.phrase import Phrase
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind
 
-TEXTS: Final = Path(__file__).with_name("advice.json")
+HERE: Final = Path(__file__).parent
+FILES: Final = {"en": "advice.json", "zh": "advice.zh.json"}
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """One pattern in plain words.
 
     Attributes:
@@ -34,9 +34,10 @@ class Advice:
 
 
 @functools.cache
-def texts() -> dict[str, Advice]:
-    """All advice by the name of its pattern."""
-    return {pattern: Advice(**text) for pattern, text in orjson.loads(TEXTS.read_bytes()).items()}
+def texts(lang: str = "en") -> dict[str, Advice]:
+    """All advice by the name of its pattern, in one language."""
+    known = orjson.loads((HERE / FILES[lang]).read_bytes())
+    return {pattern: Advice(**{name: Phrase(words) for name, words in text.items()}) for pattern, text in known.items()}
 
 
 def advise(evidence: Evidence) -> tuple[str, ...]:
@@ -61,6 +62,13 @@ def _made_by(*names: str) -> Callable[[Evidence], bool]:
 
 def _exponential(evidence: Evidence) -> bool:
     return any("inf" in origin.pattern for origin in facts.operators(evidence, *facts.EXPONENTIAL))
+
+
+def _sum_overflow(*, of_activations: bool) -> Callable[[Evidence], bool]:
+    return lambda evidence: any(
+        facts.is_sum_overflow(origin) and (origin.phase in facts.OF_ACTIVATIONS) is of_activations
+        for origin in evidence.origins
+    )
 
 
 def _idle_expert(evidence: Evidence) -> bool:
@@ -95,10 +103,11 @@ PATTERNS: Final[dict[str, Callable[[Evidence], bool]]] = {
     "fp16_out_of_range": lambda evidence: any(
         facts.is_narrow_overflow(origin) for origin in facts.of_kind(evidence, OriginKind.OPERATOR)
     ),
-    "sum_over_ranks_overflow": lambda evidence: any(map(facts.is_sum_overflow, evidence.origins)),
+    "sum_over_ranks_overflow": _sum_overflow(of_activations=False),
+    "sum_of_activations_overflow": _sum_overflow(of_activations=True),
     "expert_without_tokens": _idle_expert,
     "buffer_never_written": lambda evidence: any(True for _ in facts.of_kind(evidence, OriginKind.NEVER_WRITTEN)),
-    "stale_gradient_buffer": _outside("gradient of"),
+    "stale_gradient_buffer": _outside(GRADIENT_OF),
     "waited_too_late": lambda evidence: (
         evidence.came_back("plain") in ("yes", "partly") and evidence.came_back("synchronous") == "no"
     ),

@@ -2,49 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.advice import advise
+from megatron_nanguard.diagnosis.clean import why_clean
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence, ScalerFacts, Spot
+from megatron_nanguard.diagnosis.health import worth_telling
 from megatron_nanguard.diagnosis.join import join
+from megatron_nanguard.diagnosis.onset import began_by
+from megatron_nanguard.diagnosis.received import received_before
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase, phrases_of
 from megatron_nanguard.records.trace import RankTrace
 
+SUMMARY = phrase("Step {step}: {what}")
+"""As the merge writes it."""
 EXPLAINED = frozenset({"data", "loss_or_mask", "numerics", "state_corruption", "loss_scaling", "norm_overflow"})
-"""An earlier incident with one of these causes was no chance, and tells nothing of the next one."""
+"""An earlier incident with one of these causes was no chance, and tells nothing of one with other data."""
 
 
 def conclude(
     incident: Incident,
     traces: Sequence[RankTrace],
     earlier: Sequence[Incident] = (),
-    host_options: Iterable[str] = (),
+    host_options: Mapping[str, str] | None = None,
 ) -> Incident:
     """Add origin, path of infection, ranked causes and advice to a merged incident.
 
     Args:
         incident: what the ranks said, merged.
         traces: of the ranks that traced the same pass; none when nothing was traced.
-        earlier: the incidents of the run before this one, in order.
-        host_options: options of the host that are on and bear on the next experiment.
+        earlier: the incidents before this one, of the run and of earlier attempts, in order.
+        host_options: values of the options of the host that bear on the next experiment, as far as they are known.
     """
+    incident = trace_back(incident, traces)
+    incident = replace(incident, health=worth_telling(incident))
+    incident = replace(incident, summary=_told_further(incident, received_before(incident), began_by(incident)))
+    evidence = gather(incident, earlier, host_options)
+    judged = replace(incident, causes=verdict(evidence), advice=advise(evidence))
+    return replace(judged, phrases=incident.phrases | phrases_of(judged))
+
+
+def _told_further(incident: Incident, *sentences: str) -> str:
+    """The summary and what is known since; the step stays in front of all, so that a report can leave it out."""
+    story = incident.summary.removeprefix(SUMMARY.format(step=incident.step, what=""))
+    if not any(sentences):
+        return incident.summary
+    return SUMMARY.format(step=incident.step, what=joined(FOLLOWED, (story, *sentences)))
+
+
+def trace_back(incident: Incident, traces: Sequence[RankTrace]) -> Incident:
+    """Add origin and path of infection to a merged incident; nothing without a trace."""
+    if not traces:
+        return incident
     known = {trace.rank for trace in traces}
     everyone = (*incident.ranks.bad_before, *incident.ranks.bad_after_only, *incident.ranks.clean)
-    if traces:
-        joined = join(traces, [rank for rank in everyone if rank not in known])
-        incident = replace(
-            incident,
-            origin=joined.origins,
-            infected=joined.infected or incident.infected,
-            notes=(*incident.notes, *joined.notes),
-        )
-    evidence = gather(incident, earlier, host_options)
-    return replace(incident, causes=verdict(evidence), advice=advise(evidence))
+    joined = join(traces, [rank for rank in everyone if rank not in known])
+    return replace(
+        incident,
+        origin=joined.origins,
+        infected=joined.infected or incident.infected,
+        also_infected=joined.also_infected,
+        notes=(*incident.notes, *joined.notes, *filter(None, [why_clean(incident.ranks.clean, joined)])),
+    )
 
 
-def gather(incident: Incident, earlier: Sequence[Incident] = (), host_options: Iterable[str] = ()) -> Evidence:
+def gather(
+    incident: Incident, earlier: Sequence[Incident] = (), host_options: Mapping[str, str] | None = None
+) -> Evidence:
     """What of an incident the rules may cite."""
     return Evidence(
         step=incident.step,
@@ -55,12 +82,18 @@ def gather(incident: Incident, earlier: Sequence[Incident] = (), host_options: I
         losses=incident.losses,
         passes=incident.replay.passes,
         exact=incident.replay.exact,
+        finite_exact=incident.replay.finite_exact,
+        only_losses=incident.replay.only_losses,
         audited=incident.audited,
         audit=incident.audit,
         arbitrations=incident.arbitrations,
+        health=incident.health,
         scaler=_scaler(incident),
-        earlier=tuple(_summed_up(one) for one in earlier if not one.causes or one.causes[0].cause not in EXPLAINED),
-        host_options=frozenset(host_options),
+        earlier=tuple(_summed_up(one, incident) for one in earlier if _tells_something(one, incident)),
+        devices=incident.accused_devices,
+        num_hosts=incident.num_hosts,
+        backend=next((device.backend for device in incident.devices), ""),
+        host_options=dict(host_options or {}),
         previous_batch=incident.replay.previous_batch,
         batch_changed=tuple(Spot(one.rank, one.microbatch) for one in incident.changed_after_fetch),
         zero_tokens=tuple(Spot(one.rank, one.microbatch) for one in incident.zero_tokens),
@@ -84,9 +117,20 @@ def _scaler(incident: Incident) -> ScalerFacts | None:
     )
 
 
-def _summed_up(incident: Incident) -> EarlierIncident:
-    if not incident.origin:
-        return EarlierIncident(incident.step, incident.ranks.bad_before)
-    first = incident.origin[0]
-    ranks = sorted({origin.rank for origin in incident.origin})
-    return EarlierIncident(incident.step, tuple(ranks), first.module, first.operator)
+def _tells_something(earlier: Incident, incident: Incident) -> bool:
+    """What was no chance tells nothing of another step; the same step in another attempt always does."""
+    is_same_step = earlier.run_id != incident.run_id and earlier.step == incident.step
+    return is_same_step or not earlier.causes or earlier.causes[0].cause not in EXPLAINED
+
+
+def _summed_up(earlier: Incident, incident: Incident) -> EarlierIncident:
+    first = earlier.origin[0] if earlier.origin else None
+    ranks = sorted({origin.rank for origin in earlier.origin}) or earlier.ranks.bad_before
+    return EarlierIncident(
+        step=earlier.step,
+        ranks=tuple(ranks),
+        module=first.module if first else "",
+        operator=first.operator if first else "",
+        attempt="" if earlier.run_id == incident.run_id else earlier.run_id,
+        devices=tuple(device for device in earlier.accused_devices if device.rank in ranks),
+    )

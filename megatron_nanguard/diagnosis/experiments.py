@@ -1,6 +1,6 @@
 """What to try next: the cheapest experiment on which two causes predict different outcomes.
 
-Each is one switch, so that the outcome can be read.
+Each is one switch, so that the outcome can be read. A flag is never proposed with the value that it has.
 """
 
 from __future__ import annotations
@@ -8,11 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from megatron_nanguard.diagnosis import facts, history
 from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.origins import is_reducing
+from megatron_nanguard.diagnosis.trials import (
+    ALONE,
+    has_call,
+    is_not_local,
+    is_not_synchronous,
+    is_on,
+    is_on_accelerator,
+)
+from megatron_nanguard.diagnosis.wording import cause_words
+from megatron_nanguard.records.phrase import phrase
 
 BAD, CLEAN = "bad again", "clean"
-BEARING_OPTIONS: Final = ("overlap_grad_reduce", "overlap_param_gather", "recompute_granularity")
-"""Options of the host that an experiment switches off."""
+BEARING_OPTIONS: Final = (
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "recompute_granularity",
+    "transformer_impl",
+    "attention_backend",
+    "accumulate_allreduce_grads_in_fp32",
+)
+"""Options of the host that an experiment sets to another value."""
+OFF: Final = ("False", "None")
+
+SEPARATES: Final = phrase("{do}: clean points to {clean}, bad again to {bad}")
+EXPECTS: Final = phrase("{do}: {outcome}")
+NOW: Final = phrase("{do} (now {value})")
+MOVE: Final = phrase(
+    "{number} bad steps on rank {rank} ({steps}): move rank {rank} to another device or host; what follows the device "
+    "is hardware, what stays with the rank is software or data"
+)
+IN_HARDWARE: Final = ("hardware_transient", "hardware_persistent")
 
 
 class Experiment(NamedTuple):
@@ -22,153 +51,180 @@ class Experiment(NamedTuple):
         do: the flag or command.
         outcomes: what each cause predicts; one that is not named predicts nothing.
         is_open: whether it makes sense here and was not done already.
+        option: of the host that it changes; empty for none.
+        says: the whole sentence, where clean and bad again do not tell it all.
     """
 
     do: str
     outcomes: dict[str, str]
     is_open: Callable[[Evidence], bool]
+    option: str = ""
+    says: str = ""
 
 
-def _has_call(evidence: Evidence) -> bool:
-    return any(arbitration.captured for arbitration in evidence.arbitrations)
+def _is_on(option: str) -> Callable[[Evidence], bool]:
+    return lambda evidence: evidence.host_options.get(option, "None") not in OFF
 
 
-def _has_option(option: str) -> Callable[[Evidence], bool]:
-    return lambda evidence: option in evidence.host_options
+def _is_in_attention(evidence: Evidence) -> bool:
+    is_unfused = evidence.host_options.get("attention_backend", "").endswith("unfused")
+    return not is_unfused and any("attention" in origin.module for origin in evidence.origins)
 
 
-def _is_in(word: str) -> Callable[[Evidence], bool]:
-    return lambda evidence: any(word in origin.module for origin in evidence.origins)
+def _sums_in_narrow_type(evidence: Evidence) -> bool:
+    is_wide = evidence.host_options.get("accumulate_allreduce_grads_in_fp32") == "True"
+    sums = [origin for origin in evidence.origins if is_reducing(origin.operator)]
+    return not is_wide and any(origin.phase not in facts.OF_ACTIVATIONS for origin in sums)
 
 
 def _predict(clean: str, bad: str) -> dict[str, str]:
     return {**dict.fromkeys(clean.split(), CLEAN), **dict.fromkeys(bad.split(), BAD)}
 
 
+IF_THE_TRANSPORT: Final = _predict(clean="communication", bad="numerics operator data state_corruption loss_or_mask")
 CHEAPEST_FIRST: Final = (
     Experiment(
-        "python bundle/repro.py --device cpu",
+        phrase("python bundle/repro.py --device cpu"),
         _predict(
             clean="operator hardware_transient hardware_persistent uninitialised_or_race communication",
             bad="numerics loss_or_mask data state_corruption",
         ),
         lambda evidence: (
-            _has_call(evidence) and all(each.reference_fp64 not in ("bad", "finite") for each in evidence.arbitrations)
+            has_call(evidence) and all(each.reference_fp64 not in ("bad", "finite") for each in evidence.arbitrations)
         ),
     ),
     Experiment(
-        "python bundle/repro.py --device cuda (npu on Ascend) on another host",
+        phrase("python bundle/repro.py --device cuda (npu on Ascend) on another host"),
         _predict(
             clean="hardware_transient hardware_persistent uninitialised_or_race communication",
             bad="operator numerics loss_or_mask data state_corruption",
         ),
         lambda evidence: (
-            _has_call(evidence) and all(each.peer not in ("bad", "finite") for each in evidence.arbitrations)
+            has_call(evidence) and all(each.peer not in ("bad", "finite") for each in evidence.arbitrations)
         ),
     ),
     Experiment(
-        "the next steps with --nanguard-on-nonfinite skip",
+        phrase("the next steps with --nanguard-on-nonfinite skip"),
         _predict(
             clean="data loss_or_mask loss_scaling hardware_transient checker_artifact",
             bad="state_corruption hardware_persistent",
         ),
-        lambda evidence: True,
+        lambda evidence: not history.recurrences(evidence),
     ),
     Experiment(
-        "the same steps with --initial-loss-scale 4096",
+        phrase("the same steps with --initial-loss-scale 4096"),
         _predict(clean="loss_scaling", bad="numerics operator data loss_or_mask communication state_corruption"),
         lambda evidence: evidence.scaler is not None and evidence.scaler.lower_scale == "not_tried",
     ),
     Experiment(
-        "the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)",
+        phrase("the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)"),
         _predict(
             clean="uninitialised_or_race",
             bad="operator numerics loss_or_mask data state_corruption framework communication hardware_persistent",
         ),
-        lambda evidence: evidence.came_back("synchronous") is None,
+        lambda evidence: is_not_synchronous(evidence) and is_on_accelerator(evidence),
     ),
     Experiment(
-        "the same steps without --overlap-grad-reduce",
+        phrase("the same steps without --overlap-grad-reduce"),
         _predict(clean="uninitialised_or_race", bad="communication numerics operator state_corruption data"),
-        _has_option("overlap_grad_reduce"),
+        _is_on("overlap_grad_reduce"),
     ),
     Experiment(
-        "the same steps without --overlap-param-gather",
+        phrase("the same steps without --overlap-param-gather"),
         _predict(clean="uninitialised_or_race framework", bad="state_corruption operator numerics data"),
-        _has_option("overlap_param_gather"),
+        _is_on("overlap_param_gather"),
     ),
     Experiment(
-        "the same steps with --attention-backend unfused",
+        phrase("the same steps with --attention-backend unfused"),
         _predict(clean="operator", bad="numerics loss_or_mask data uninitialised_or_race hardware_transient"),
-        _is_in("attention"),
+        _is_in_attention,
+        "attention_backend",
     ),
     Experiment(
-        "the same steps with --transformer-impl local",
+        phrase("the same steps with --transformer-impl local"),
         _predict(clean="operator", bad="numerics loss_or_mask data state_corruption hardware_persistent"),
-        lambda evidence: True,
+        is_not_local,
+        "transformer_impl",
     ),
     Experiment(
-        "the same steps with --accumulate-allreduce-grads-in-fp32",
+        phrase("the same steps with --accumulate-allreduce-grads-in-fp32"),
         _predict(clean="numerics", bad="communication operator uninitialised_or_race"),
-        lambda evidence: any(origin.operator.startswith("allreduce") for origin in evidence.origins),
+        _sums_in_narrow_type,
     ),
     Experiment(
-        "the same steps with NCCL_ALGO=Ring and NCCL_NVLS_ENABLE=0 (HCCL_DETERMINISTIC=true on Ascend)",
-        _predict(clean="communication", bad="numerics operator data state_corruption loss_or_mask"),
-        lambda evidence: True,
+        phrase("the same steps with NCCL_ALGO=Ring and NCCL_NVLS_ENABLE=0"),
+        IF_THE_TRANSPORT,
+        is_on("cuda"),
     ),
+    Experiment(phrase("the same steps with HCCL_DETERMINISTIC=true"), IF_THE_TRANSPORT, is_on("npu")),
     Experiment(
-        "the same steps without --recompute-granularity",
+        phrase("the same steps without --recompute-granularity"),
         _predict(clean="framework", bad="operator numerics data loss_or_mask"),
-        _has_option("recompute_granularity"),
+        _is_on("recompute_granularity"),
+        "recompute_granularity",
     ),
     Experiment(
-        "the same steps with PYTORCH_NO_CUDA_MEMORY_CACHING=1 (PYTORCH_NO_NPU_MEMORY_CACHING=1 on Ascend)",
+        phrase("the same steps with PYTORCH_NO_CUDA_MEMORY_CACHING=1 (PYTORCH_NO_NPU_MEMORY_CACHING=1 on Ascend)"),
         _predict(
             clean="uninitialised_or_race",
             bad="hardware_persistent operator numerics data loss_or_mask framework",
         ),
-        lambda evidence: True,
+        is_on_accelerator,
     ),
     Experiment(
-        "the same steps on other hosts",
+        phrase("the same steps on other hosts"),
         _predict(
             clean="hardware_transient hardware_persistent",
             bad="operator numerics data loss_or_mask framework uninitialised_or_race state_corruption",
         ),
-        lambda evidence: True,
+        lambda evidence: not evidence.went_away(),
+    ),
+    # A fault that went away on this host by itself may do so on any other: one clean run proves nothing.
+    Experiment(
+        phrase("the same steps several times on this host, and as often on another"),
+        _predict(clean="hardware_transient hardware_persistent", bad="uninitialised_or_race"),
+        lambda evidence: evidence.went_away(),
+        says=phrase(
+            "the same steps several times on this host, and as often on another: bad only here points to hardware, "
+            "bad on both to memory or a race; never again leaves it open"
+        ),
     ),
 )
 
-ALONE: Final = {
-    "data": "the same steps with the samples of this batch left out",
-    "loss_or_mask": "the count of valid tokens of this micro-batch on every rank",
-    "numerics": "the same steps with --lr halved, from the last checkpoint",
-    "norm_overflow": "the norm of every parameter in this step: nanguard report",
-    "loss_scaling": "the next steps: the scale comes down by itself",
-    "operator": "the same steps with --transformer-impl local",
-    "communication": "the same steps with NCCL_ALGO=Ring (HCCL_DETERMINISTIC=true on Ascend)",
-    "uninitialised_or_race": "the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)",
-    "state_corruption": "the same steps from the checkpoint before the last",
-    "hardware_transient": "the same steps on other hosts",
-    "hardware_persistent": "the same steps without the host of this rank",
-    "framework": "the same steps with another release of megatron-core",
-    "checker_artifact": "the same steps with NANGUARD=0 and --check-for-nan-in-loss-and-grad",
-    "undecided": "the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)",
-}
-"""Where there is no other cause to tell it from."""
-
 
 def cheapest(cause: str, other: str | None, evidence: Evidence) -> str:
-    """Name the cheapest experiment that separates two causes, and what each of them predicts.
+    """Name the cheapest experiment that separates two causes, and what each of its outcomes points to.
 
     Args:
         cause: its code.
         other: the code of the runner-up; None where there is none.
         evidence: what was done already.
     """
+    if cause in IN_HARDWARE and (move := _move(evidence)):
+        return move
     for experiment in CHEAPEST_FIRST if other else ():
-        predicted, opposed = experiment.outcomes.get(cause), experiment.outcomes.get(other or "")
-        if predicted and opposed and predicted != opposed and experiment.is_open(evidence):
-            return f"{experiment.do}: {predicted} if {cause}, {opposed} if {other}"
-    return ALONE[cause]
+        predicted = {experiment.outcomes.get(code, ""): code for code in (cause, other or "")}
+        if predicted.keys() == {CLEAN, BAD} and experiment.is_open(evidence):
+            return experiment.says or SEPARATES.format(
+                do=_with_value(experiment.do, experiment.option, evidence),
+                clean=cause_words(predicted[CLEAN]),
+                bad=cause_words(predicted[BAD]),
+            )
+    trial = next(trial for trial in ALONE[cause] if trial.is_open(evidence))
+    return EXPECTS.format(do=_with_value(trial.do, trial.option, evidence), outcome=trial.outcome)
+
+
+def _move(evidence: Evidence) -> str:
+    """The run has tried the next steps already: one rank was bad again in them. Empty where a device was compared."""
+    if len(evidence.ranks.bad_before) != 1 or any(each.peer in ("bad", "finite") for each in evidence.arbitrations):
+        return ""
+    (rank,) = evidence.ranks.bad_before
+    before = history.steps_before(rank, evidence)
+    steps = [*before, evidence.step]
+    return MOVE.format(number=len(steps), rank=rank, steps=", ".join(map(str, steps))) if before else ""
+
+
+def _with_value(do: str, option: str, evidence: Evidence) -> str:
+    """A flag stands beside the value it has now, where that is known."""
+    value = evidence.host_options.get(option)
+    return do if value is None else NOW.format(do=do, value=value)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Final
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.origins import UNSEEN_WRITER, is_reducing
-from megatron_nanguard.diagnosis.wording import name_ranks
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.trace import NUMBER, OriginKind, TensorFacts
 
 NARROW_RANGE = ("float16", "float8")
 """Types that overflow at values a healthy model can reach."""
@@ -19,12 +23,28 @@ UNDEFINED_SOMEWHERE = frozenset(
 )
 """Operators that make NaN or Inf of finite values by their definition."""
 
+OF_ACTIVATIONS: Final = ("forward", "recompute", "backward")
+"""Phases whose communications carry activations, which no option for gradients reaches."""
+
 AROUND_THE_LOSS = ("forward", "recompute", "backward", "finalize")
 """Phases in which a denominator of the loss is used; finalizing divides by the tokens of all ranks."""
 
 LARGE = 1e15
 """Some thousand products of two such values are beyond float32."""
 ORDINARY = 1e6
+
+DOMAINS: Final[dict[str, tuple[float, float, bool]]] = {
+    "log": (0.0, math.inf, False),
+    "log2": (0.0, math.inf, False),
+    "log10": (0.0, math.inf, False),
+    "log1p": (-1.0, math.inf, False),
+    "sqrt": (0.0, math.inf, True),
+    "rsqrt": (0.0, math.inf, False),
+    "acos": (-1.0, 1.0, True),
+    "asin": (-1.0, 1.0, True),
+    "atanh": (-1.0, 1.0, False),
+}
+"""Between which values a function of one argument is finite, and whether at the ends too."""
 
 EXPONENTIAL = frozenset({"exp", "exp2", "expm1", "cosh", "sinh"})
 
@@ -38,12 +58,17 @@ def base_name(operator: str) -> str:
     return name.strip("_")
 
 
-def named(origin: Origin) -> str:
-    """An origin in a sentence: "log in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)"."""
-    when = origin.phase if origin.microbatch is None else f"{origin.phase} of micro-batch {origin.microbatch}"
-    what = f"{origin.operator} on {origin.output}" if origin.operator == UNSEEN_WRITER else origin.operator
-    where = f" in {origin.module}" if origin.module else ""
-    return f"{what}{where} ({name_ranks(origin.ranks or (origin.rank,))}, {when})"
+def named(origin: Origin, evidence: Evidence) -> str:
+    """An origin in a sentence: "log in decoder.layers.3.mlp"; of several, "... (rank 5, backward of micro-batch 2)"."""
+    what = origin.operator
+    if what == UNSEEN_WRITER:
+        what = phrase("{operator} on {output}", operator=UNSEEN_WRITER, output=origin.output)
+    if origin.module:
+        what = phrase("{operator} in {module}", operator=what, module=origin.module)
+    if len(evidence.origins) < 2:
+        return what
+    ranks = name_ranks(origin.ranks or (origin.rank,))
+    return phrase("{what} ({ranks}, {when})", what=what, ranks=ranks, when=place_words(origin.phase, origin.microbatch))
 
 
 def of_kind(evidence: Evidence, *kinds: OriginKind) -> Iterator[Origin]:
@@ -60,7 +85,8 @@ def is_in_loss(origin: Origin) -> bool:
     """Whether it happened in the loss function: outside of any module, or in code that says so."""
     if origin.phase not in AROUND_THE_LOSS or origin.kind is not OriginKind.OPERATOR:
         return False
-    return not origin.module or "loss" in origin.module.lower() or "loss" in (origin.source_line or "").lower()
+    file_and_function = (origin.source_line or "").rpartition("/")[2]
+    return not origin.module or "loss" in origin.module.lower() or "loss" in file_and_function.lower()
 
 
 def is_sum_overflow(origin: Origin) -> bool:
@@ -70,7 +96,9 @@ def is_sum_overflow(origin: Origin) -> bool:
 
 
 def is_narrow_overflow(origin: Origin) -> bool:
-    """An Inf in a type of narrow range."""
+    """An Inf in a type of narrow range, made by an operator."""
+    if origin.kind is OriginKind.COMMUNICATION:
+        return False
     return origin.pattern == "inf" and origin.facts is not None and origin.facts.dtype.startswith(NARROW_RANGE)
 
 
@@ -86,13 +114,40 @@ def is_small_in(origin: Origin) -> bool:
     return bool(sizes) and not is_steep and all(size is not None and size < ORDINARY for size in sizes)
 
 
+def bad_number(origin: Origin) -> TensorFacts | None:
+    """A plain number among the arguments that is NaN; None where there is none. An Inf may be meant."""
+    return next((each for each in origin.inputs if each.dtype == NUMBER and each.pattern == "nan"), None)
+
+
+def span(origin: Origin) -> tuple[float, float] | None:
+    """Smallest and largest finite value that went in; None where that was not measured."""
+    ends = [
+        (each.lowest, each.highest) for each in origin.inputs if each.lowest is not None and each.highest is not None
+    ]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
+
+
+def is_inside_domain(origin: Origin) -> bool:
+    """Whether every value that went in is known to be one for which the function is finite."""
+    domain, ends = DOMAINS.get(base_name(origin.operator)), span(origin)
+    if domain is None or ends is None:
+        return False
+    lowest, highest, is_closed = domain
+    return lowest <= ends[0] and ends[1] <= highest if is_closed else lowest < ends[0] and ends[1] < highest
+
+
+def is_undefined_somewhere(origin: Origin) -> bool:
+    """Whether by its definition the operator may give NaN or Inf for what went in."""
+    return base_name(origin.operator) in UNDEFINED_SOMEWHERE and not is_inside_domain(origin)
+
+
 def is_laid_out_like_memory(origin: Origin) -> bool:
     """Whether the bad positions follow blocks, rows or a tail."""
     return origin.facts is not None and any(word in origin.facts.layout for word in LIKE_MEMORY)
 
 
 def is_outside(origin: Origin, what: str) -> bool:
-    """Whether a tensor from before the trace is of a kind: "parameter", "gradient of", "buffer", "tensor"."""
+    """Whether a tensor from before the trace is of a kind: "parameter", GRADIENT_OF, "buffer", "tensor"."""
     return origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(what)
 
 
@@ -121,7 +176,7 @@ def usable(evidence: Evidence) -> tuple[Arbitration, ...]:
 
 def tried(arbitration: Arbitration) -> str:
     """The call in a sentence."""
-    return f"{arbitration.operator} on rank {arbitration.rank}"
+    return phrase("{operator} on rank {rank}", operator=arbitration.operator, rank=arbitration.rank)
 
 
 def reference(arbitration: Arbitration) -> str:

@@ -6,21 +6,25 @@ import math
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, STRONG, Scales
-from megatron_nanguard.diagnosis.wording import name_ranks
 from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
+from megatron_nanguard.records.rank_words import name_ranks
 
 
 def judge(evidence: Evidence) -> Cause | None:
     """Tell an infinite norm of finite gradients from bad gradients."""
     scales = Scales("norm_overflow")
     if evidence.kind is Kind.NORM_OVERFLOW:
-        scales.speaks_for(DECISIVE, "every gradient is finite; the sum of their squares is beyond the range of float32")
+        told = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")
+        scales.speaks_for(DECISIVE, told)
     elif evidence.grad_norm is not None and math.isinf(evidence.grad_norm):
-        scales.speaks_for(STRONG, "the gradient norm is Inf, not NaN")
+        scales.speaks_for(STRONG, phrase("the gradient norm is Inf, not NaN"))
     bad = evidence.ranks.bad_before or evidence.ranks.bad_after_only
     if bad and evidence.kind is not Kind.NORM_OVERFLOW:
-        scales.speaks_against(DECISIVE, f"gradients of {name_ranks(bad)} hold NaN or Inf themselves")
+        scales.speaks_against(
+            DECISIVE, phrase("gradients of {ranks} hold NaN or Inf themselves", ranks=name_ranks(bad))
+        )
     if evidence.origins:
-        scales.speaks_against(STRONG, "the walk back ends at a NaN or Inf that is no norm")
+        scales.speaks_against(STRONG, phrase("the walk back ends at a NaN or Inf that is no norm"))
     return scales.reading()

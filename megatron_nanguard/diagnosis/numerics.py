@@ -7,7 +7,12 @@ from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
+
+OUTSIDE = phrase("values outside of its domain: {origin}")
+NOT_ALONE = phrase("the sum in float64: collectives are not run alone")
+MEASURED_OUTSIDE = phrase("values from {lowest:g} to {highest:g}, outside of its domain: {origin}")
 
 
 def judge(evidence: Evidence) -> Cause | None:
@@ -19,41 +24,60 @@ def judge(evidence: Evidence) -> Cause | None:
         _again(arbitration, scales)
     _sinking_scale(evidence, scales)
     if evidence.overflow_mode == "saturation":
-        scales.speaks_for(HINT, "devices in saturation mode turn overflow into the largest number")
-    if evidence.came_back("plain") == "no":
-        scales.speaks_against(STRONG, "the same arithmetic was finite in the replay")
+        scales.speaks_for(HINT, phrase("devices in saturation mode turn overflow into the largest number"))
+    if evidence.went_away():
+        scales.speaks_against(STRONG, phrase("the same arithmetic was finite in the replay"))
     if evidence.origins and not evidence.arbitrations:
-        scales.not_tested("the accused call in float64")
+        is_called = any(origin.kind is not OriginKind.COMMUNICATION for origin in evidence.origins)
+        scales.not_tested(phrase("the accused call in float64") if is_called else NOT_ALONE)
     return scales.reading()
 
 
 def _out_of_range(origin: Origin, evidence: Evidence, scales: Scales) -> None:
     name = facts.base_name(origin.operator)
     if facts.is_sum_overflow(origin):
-        told = f"what every member sent was finite, the sum is Inf: {facts.named(origin)}"
+        told = phrase(
+            "what every member sent was finite, the sum is Inf: {origin}", origin=facts.named(origin, evidence)
+        )
         scales.speaks_for(STRONG + HINT, told, "sum")
     elif facts.is_narrow_overflow(origin):
         assert origin.facts is not None
-        told = f"finite values leave the range of {origin.facts.dtype}: {facts.named(origin)}"
+        told = phrase(
+            "finite values leave the range of {dtype}: {origin}",
+            dtype=origin.facts.dtype,
+            origin=facts.named(origin, evidence),
+        )
         scales.speaks_for(STRONG, told, "range")
-    elif name in facts.UNDEFINED_SOMEWHERE:
-        scales.speaks_for(STRONG, f"values outside of its domain: {facts.named(origin)}", "domain")
+    elif facts.is_undefined_somewhere(origin):
+        scales.speaks_for(STRONG, _outside(origin, evidence), "domain")
     elif origin.pattern == "inf":
         # Where the loss is finite all the same, something was meant to keep the overflow out.
         expected = facts.is_large_in(origin) or (name in facts.EXPONENTIAL and not facts.has_finite_losses(evidence))
-        scales.speaks_for(STRONG if expected else HINT, f"overflow to Inf: {facts.named(origin)}", "overflow")
+        told = phrase("overflow to Inf: {origin}", origin=facts.named(origin, evidence))
+        scales.speaks_for(STRONG if expected else HINT, told, "overflow")
+
+
+def _outside(origin: Origin, evidence: Evidence) -> str:
+    """Only of a function of one argument the values tell by themselves that they are outside."""
+    ends, name = facts.span(origin), facts.named(origin, evidence)
+    if ends is None or facts.base_name(origin.operator) not in facts.DOMAINS:
+        return OUTSIDE.format(origin=name)
+    return MEASURED_OUTSIDE.format(lowest=ends[0], highest=ends[1], origin=name)
 
 
 def _again(arbitration: Arbitration, scales: Scales) -> None:
     call = facts.tried(arbitration)
     if arbitration.out_of_range:
-        scales.speaks_for(STRONG, f"{call} is finite in float64 and does not fit the type of its output", "reference")
+        told = phrase("{call} is finite in float64 and does not fit the type of its output", call=call)
+        scales.speaks_for(STRONG, told, "reference")
     elif facts.reference(arbitration) == "bad":
-        scales.speaks_for(STRONG, f"{call} is not finite in higher precision either", "reference")
+        told = phrase("{call} is not finite in higher precision either", call=call)
+        scales.speaks_for(STRONG, told, "reference")
     elif facts.reference(arbitration) == "finite":
-        scales.speaks_against(DECISIVE, f"{call} is finite in higher precision, and fits", "reference")
+        told = phrase("{call} is finite in higher precision, and fits", call=call)
+        scales.speaks_against(DECISIVE, told, "reference")
     if arbitration.peer == "finite":
-        scales.speaks_against(DECISIVE, f"{call} is finite on another device", "peer")
+        scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=call), "peer")
 
 
 def _sinking_scale(evidence: Evidence, scales: Scales) -> None:
@@ -61,8 +85,11 @@ def _sinking_scale(evidence: Evidence, scales: Scales) -> None:
     # Any fault is met there again: it tells something only of values too large, or where nothing else is known.
     is_overflow = not evidence.origins or any(map(facts.is_narrow_overflow, evidence.origins))
     if scaler is not None and scaler.lower_scale == "bad" and is_overflow:
-        scales.speaks_for(STRONG, f"overflow also far below the loss scale of {scaler.scale:g}")
+        told = phrase("overflow also far below the loss scale of {scale:g}", scale=scaler.scale)
+        scales.speaks_for(STRONG, told)
     if scaler is not None and scaler.lower_scale == "finite":
-        scales.speaks_against(STRONG, f"finite far below the loss scale of {scaler.scale:g}: the scale is too large")
+        told = phrase("finite far below the loss scale of {scale:g}: the scale is too large", scale=scaler.scale)
+        scales.speaks_against(STRONG, told)
     if scaler is not None and scaler.skips_in_a_row and not scaler.in_search:
-        scales.speaks_for(HINT, f"{scaler.skips_in_a_row} skips in a row before this one: the scale is sinking")
+        told = phrase("{number} skips in a row before this one: the scale is sinking", number=scaler.skips_in_a_row)
+        scales.speaks_for(HINT, told)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from megatron_nanguard.diagnosis import facts
 from megatron_nanguard.diagnosis.evidence import Evidence
-from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.diagnosis.wording import name_ranks
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.trace import OriginKind
+
+SEEN: Final[dict[str, Phrase]] = {
+    "finite": phrase("finite values in, {pattern} out: {origin}"),
+    "inside": phrase("values from {lowest:g} to {highest:g}, inside of its domain, and {pattern} out: {origin}"),
+    "unseen": phrase("what went in was not seen, {pattern} out: {origin}"),
+    "unrecorded": phrase("what went in was not recorded, {pattern} out: {origin}"),
+}
+"""How what came out is told, by what is known of what went in."""
+WRITES = phrase("NaN is written by the code itself, as the argument {argument}: {origin}")
+WROTE = phrase("NaN is written by the code of an autograd.Function, as the argument {argument}: {origin}, {function}")
 
 
 def judge(evidence: Evidence) -> Cause | None:
@@ -24,42 +37,66 @@ def judge(evidence: Evidence) -> Cause | None:
     for arbitration in facts.usable(evidence):
         _again(arbitration, scales)
     if accused and (ranks := facts.alike(evidence)):
-        scales.speaks_for(HINT, f"it fails alike on {name_ranks(ranks)}")
-    if evidence.came_back("plain") == "no":
-        scales.speaks_against(STRONG, "the same call was finite in the replay")
+        scales.speaks_for(HINT, phrase("it fails alike on {ranks}", ranks=name_ranks(ranks)))
+    if evidence.went_away():
+        scales.speaks_against(STRONG, phrase("the same call was finite in the replay"))
     if accused and not evidence.arbitrations:
-        scales.not_tested("the accused call on another device and in float64")
+        scales.not_tested(phrase("the accused call on another device and in float64"))
     return scales.reading()
 
 
 def _accuse(origin: Origin, evidence: Evidence, scales: Scales) -> None:
-    if facts.base_name(origin.operator) in facts.UNDEFINED_SOMEWHERE:
-        told = f"by its definition {origin.operator} makes NaN or Inf of some finite values"
+    if facts.is_undefined_somewhere(origin):
+        told = phrase("by its definition {operator} makes NaN or Inf of some finite values", operator=origin.operator)
         scales.speaks_against(HINT, told, "domain")
         return
-    seen = "finite values in" if origin.kind is OriginKind.OPERATOR else "what went in was not seen"
-    scales.speaks_for(HINT, f"{seen}, {origin.pattern} out: {facts.named(origin)}", "accused")
+    if (number := facts.bad_number(origin)) is not None:
+        words = WROTE if origin.function_line else WRITES
+        told = words.format(argument=number.name, origin=facts.named(origin, evidence), function=origin.function_line)
+        scales.speaks_for(STRONG, told, "written")
+    elif seen := _what_went_in(origin):
+        lowest, highest = facts.span(origin) or (0.0, 0.0)
+        told = SEEN[seen].format(
+            pattern=origin.pattern, origin=facts.named(origin, evidence), lowest=lowest, highest=highest
+        )
+        scales.speaks_for(SLIGHT if seen == "unrecorded" else HINT, told, "accused")
     if origin.pattern == "inf" and facts.is_small_in(origin):
-        scales.speaks_for(HINT, f"Inf of values of ordinary size: {facts.named(origin)}", "small")
+        told = phrase("Inf of values of ordinary size: {origin}", origin=facts.named(origin, evidence))
+        scales.speaks_for(HINT, told, "small")
     if origin.phase == "backward" and facts.has_finite_losses(evidence):
-        scales.speaks_for(HINT, f"only the backward is bad, every loss is finite: {facts.named(origin)}", "backward")
+        scales.speaks_for(
+            HINT,
+            phrase("only the backward is bad, every loss is finite: {origin}", origin=facts.named(origin, evidence)),
+            "backward",
+        )
+
+
+def _what_went_in(origin: Origin) -> str:
+    """What is known of it; empty where something bad went in, such as the Inf of a mask."""
+    if origin.kind is not OriginKind.OPERATOR:
+        return "unseen"
+    if any(each.pattern != "finite" for each in origin.inputs):
+        return ""
+    if not origin.inputs:
+        return "unrecorded"
+    return "inside" if facts.is_inside_domain(origin) else "finite"
 
 
 def _again(arbitration: Arbitration, scales: Scales) -> None:
     call = facts.tried(arbitration)
     if facts.is_always_bad(arbitration):
         if facts.reference(arbitration) == "finite" and not arbitration.out_of_range:
-            told = f"{call} is bad {arbitration.repeats} times of {arbitration.repeats}, its reference finite"
+            told = phrase("{call} is bad {n} times of {n}, its reference finite", call=call, n=arbitration.repeats)
             scales.speaks_for(STRONG, told, "reference")
         if arbitration.peer == "bad":
-            scales.speaks_for(STRONG, f"{call} is bad on another device as well", "peer")
+            scales.speaks_for(STRONG, phrase("{call} is bad on another device as well", call=call), "peer")
     elif arbitration.repeats and not arbitration.repeats_bad:
-        scales.speaks_against(
-            STRONG, f"{call} is finite {arbitration.repeats} times of {arbitration.repeats}", "repeat"
-        )
+        told = phrase("{call} is finite {n} times of {n}", call=call, n=arbitration.repeats)
+        scales.speaks_against(STRONG, told, "repeat")
     if arbitration.peer == "finite":
-        scales.speaks_against(DECISIVE, f"{call} is finite on another device", "peer")
+        scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=call), "peer")
     elif arbitration.peer != "bad":
-        scales.not_tested(f"{call} on another device")
+        scales.not_tested(phrase("{call} on another device", call=call))
     if facts.reference(arbitration) == "bad" or arbitration.out_of_range:
-        scales.speaks_against(DECISIVE, f"a correct operator gives no finite value here either: {call}", "reference")
+        told = phrase("a correct operator gives no finite value here either: {call}", call=call)
+        scales.speaks_against(DECISIVE, told, "reference")

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from megatron_nanguard.diagnosis.walk import Unseen
-from megatron_nanguard.diagnosis.wording import name_channel
 from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.postmortem import Pattern
-from megatron_nanguard.records.trace import Message, OriginKind, RankTrace, TensorFacts, TracedOrigin
+from megatron_nanguard.records.trace import GRADIENT_OF, Message, OriginKind, RankTrace, TensorFacts, TracedOrigin
 
-UNSEEN_WRITER: Final = "unseen writer"
+UNSEEN_WRITER: Final = phrase("unseen writer")
 """Stands for the operator where something that the dispatcher does not see has written."""
 
-REDUCING = ("allreduce", "reduce")
+COLLECTIVE: Final = phrase("collective number {number} of {between} in this step (from 0)")
+MESSAGE: Final = phrase("message number {number} of {between} in this step (from 0)")
+LISTED_MEMBERS: Final = 16
+
+REDUCING = ("allreduce", "all_reduce", "reduce")
 
 
 def is_reducing(operator: str) -> bool:
     """Whether a communication adds up what its members send, so that it can overflow by itself."""
-    return operator.startswith(REDUCING)
+    return operator.lstrip("_").startswith(REDUCING)
 
 
 def traced(trace: RankTrace, found: TracedOrigin) -> Origin:
@@ -42,17 +48,24 @@ def traced(trace: RankTrace, found: TracedOrigin) -> Origin:
         facts=bad,
         inputs=found.inputs,
         forward_operator=place.forward_operator,
+        function_line=place.function_line,
         times=found.times,
         path=found.path,
     )
 
 
-def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace]) -> Origin:
-    """A communication whose result was bad though every sender was finite: one origin for all its members."""
+def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace], between: str) -> Origin:
+    """A communication whose result was bad though every sender was finite: one origin for all its members.
+
+    Args:
+        arrived: on the members that got the result.
+        traces: by rank.
+        between: which ranks it went, in words.
+    """
     rank = min(arrived)
     message, trace = arrived[rank], traces[rank]
+    form = MESSAGE if trace.channels[message.channel].kind == "p2p" else COLLECTIVE
     use = message.first_used
-    coords = {known: traces[known].coords for known in traces}
     return Origin(
         rank=rank,
         coords=trace.coords,
@@ -60,13 +73,23 @@ def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace]) -> 
         phase=use.phase if use else ("reduce" if is_reducing(message.operator) else "gather"),
         module=use.module if use else "",
         operator=message.operator,
-        output=f"no. {message.number} of {name_channel(message.channel, coords)}",
+        output=form.format(number=message.number, between=between),
         pattern=_worst(arrived),
-        source_line=use.source_line if use else None,
+        source_line=message.line or (use.source_line if use else None),
         positions=(),
         kind=OriginKind.COMMUNICATION,
+        facts=message.came_out,
+        inputs=tuple(_put_in(arrived)),
         ranks=tuple(sorted(arrived)),
     )
+
+
+def _put_in(arrived: Mapping[int, Message]) -> Iterator[TensorFacts]:
+    """What each member sent, as far as it is known."""
+    for rank, message in islice(sorted(arrived.items()), LISTED_MEMBERS):
+        if message.put_in is not None:
+            name = phrase("{name} of rank {rank}", name=message.put_in.name, rank=rank)
+            yield replace(message.put_in, name=name)
 
 
 def unseen(trace: RankTrace, found: Unseen) -> Origin:
@@ -79,13 +102,17 @@ def unseen(trace: RankTrace, found: Unseen) -> Origin:
         phase="accumulate" if is_gradient else "backward",
         module=found.what.rpartition(".")[0] if is_gradient else "",
         operator=UNSEEN_WRITER,
-        output=f"gradient of {found.what}" if is_gradient else found.what,
+        output=_gradient_of(found.what) if is_gradient else found.what,
         pattern=found.pattern,
         source_line=None,
         positions=(),
         kind=OriginKind.UNSEEN,
         facts=TensorFacts(found.what, (), "", found.pattern),
     )
+
+
+def _gradient_of(name: str) -> str:
+    return Phrase(f"{GRADIENT_OF}{name}", "gradient of {name}", {"name": name})
 
 
 def _worst(arrived: Mapping[int, Message]) -> Pattern:

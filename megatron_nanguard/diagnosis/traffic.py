@@ -6,66 +6,83 @@ The order of communications on one channel is the same on all its members, and s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from megatron_nanguard.records.trace import Message, RankTrace
-
-LISTED = 8
-"""Longest list of origins or arrivals in a trace; a shorter one was not cut."""
-LISTED_DEPARTURES = 256
-"""Longest list of departures, which are looked up from the other side."""
-
-Key = tuple[tuple[str, ...], int]
+from megatron_nanguard.records.channel import Channel
+from megatron_nanguard.records.trace import LISTED_DEPARTURES, Message, RankTrace
 
 
-def key_of(message: Message) -> Key:
-    """What a communication is called alike on all its members."""
-    return tuple(message.channel), message.number
+class Key(NamedTuple):
+    """What a communication is called alike on all its members.
+
+    Attributes:
+        channel: position in the channels of all ranks; their ranks may be many, so that each is looked up once.
+        number: of the communication on this channel.
+    """
+
+    channel: int
+    number: int
 
 
 class Traffic:
     """The bad communications of all ranks.
 
     Args:
-        traces: those that can be trusted, by rank.
+        traces: those that can be trusted, by rank and in the order of ranks.
     """
 
     def __init__(self, traces: Mapping[int, RankTrace]) -> None:
+        numbers: dict[Channel, int] = {}
         self._traces = traces
+        self._numbers: dict[int, Sequence[int]] = {}
         self._senders: dict[Key, dict[int, Message]] = defaultdict(dict)
         self._arrived: dict[Key, dict[int, Message]] = defaultdict(dict)
+        self._last: dict[int, dict[int, int]] = {}
         for rank, trace in traces.items():
-            for message in trace.arrivals:
-                self._arrived[key_of(message)][rank] = message
-            for message in (*trace.departures, *trace.arrivals):
-                if message.sent != "finite":
-                    self._keep_sender(rank, message)
+            self._numbers[rank] = [numbers.setdefault(channel, len(numbers)) for channel in trace.channels]
+            self._add(rank, trace)
+        self._channels = tuple(numbers)
+
+    def _add(self, rank: int, trace: RankTrace) -> None:
+        for message in trace.arrivals:
+            self._arrived[self.key(rank, message)][rank] = message
+        for message in (*trace.departures, *trace.arrivals):
+            if message.sent != "finite":
+                self._keep_sender(rank, message)
+        if trace.truncated and len(trace.departures) >= LISTED_DEPARTURES:
+            keys = sorted(self.key(rank, message) for message in trace.departures)
+            self._last[rank] = dict(keys)
 
     def _keep_sender(self, rank: int, message: Message) -> None:
         """A collective in place stands among departures and arrivals: the one that says more is kept."""
-        known = self._senders[key_of(message)].get(rank)
+        senders = self._senders[self.key(rank, message)]
+        known = senders.get(rank)
         if known is None or len(message.causes) > len(known.causes):
-            self._senders[key_of(message)][rank] = message
+            senders[rank] = message
+
+    def key(self, rank: int, message: Message) -> Key:
+        """What a message of a rank is called on all ranks."""
+        return Key(self._numbers[rank][message.channel], message.number)
+
+    def channel(self, key: Key) -> Channel:
+        """Between which ranks a communication goes."""
+        return self._channels[key.channel]
 
     def bad_senders(self, key: Key) -> Mapping[int, Message]:
-        """The members that sent bad values, with what they sent."""
+        """The members that sent bad values, with what they sent; in the order of ranks."""
         return self._senders.get(key, {})
 
     def arrivals(self, key: Key) -> Mapping[int, Message]:
-        """The members on which the result was bad."""
+        """The members on which the result was bad; in the order of ranks."""
         return self._arrived.get(key, {})
 
     def unheard(self, key: Key) -> Iterator[int]:
         """Members that may have sent bad values without our knowing."""
-        channel, _ = key
-        senders = channel[1:2] if channel[0] == "p2p" else channel[1:]
-        for rank in map(int, senders):
-            if rank not in self._traces or self._may_be_cut(self._traces[rank], key):
+        for rank in self.channel(key).senders:
+            if rank not in self._traces or self._may_be_cut(rank, key):
                 yield rank
 
-    def _may_be_cut(self, trace: RankTrace, key: Key) -> bool:
+    def _may_be_cut(self, rank: int, key: Key) -> bool:
         """Lists hold the earliest: with a later message of the channel listed, none is missing before it."""
-        channel, number = key
-        if not trace.truncated or len(trace.departures) < LISTED_DEPARTURES:
-            return False
-        return not any(tuple(message.channel) == channel and message.number > number for message in trace.departures)
+        return rank in self._last and self._last[rank].get(key.channel, -1) <= key.number

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.wording import cause_words
 from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.trace import OriginKind
 
 LIKELY = 0.5
 SETTLED = 0.8
 """Two causes that are both as sure as this may both be true: independent faults in one step."""
 CLEAR_LEAD = 0.15
+
+NO_FACT = phrase("no fact speaks for any cause")
+NEITHER = phrase("{first} and {second}: neither stands out")
+ALONE = phrase("{first}: too little speaks for it")
 
 
 def judge(evidence: Evidence, ranked: Sequence[Cause]) -> Cause | None:
@@ -38,16 +45,24 @@ def judge(evidence: Evidence, ranked: Sequence[Cause]) -> Cause | None:
 
 def _reasons(ranked: Sequence[Cause]) -> tuple[str, ...]:
     if not ranked:
-        return ("no fact speaks for any cause",)
-    told = " and ".join(f"{cause.cause} ({cause.confidence:.2f})" for cause in ranked[:2])
-    return (f"{told}: {'neither stands' if len(ranked) > 1 else 'it does not stand'} out",)
+        return (NO_FACT,)
+    first, *others = [
+        phrase("{cause} ({confidence:.2f})", cause=cause_words(cause.cause), confidence=cause.confidence)
+        for cause in ranked[:2]
+    ]
+    return (NEITHER.format(first=first, second=others[0]) if others else ALONE.format(first=first),)
+
+
+def _has_call(evidence: Evidence) -> bool:
+    """Collectives are not run alone."""
+    return any(origin.kind is not OriginKind.COMMUNICATION for origin in evidence.origins)
 
 
 def _not_tested(evidence: Evidence) -> tuple[str, ...]:
     missing = {
-        "the step again": not evidence.passes,
-        "weights, moments and batch before the step": not evidence.audited,
-        "the walk back to an origin": not evidence.origins,
-        "the accused call on its own": bool(evidence.origins) and not evidence.arbitrations,
+        phrase("the step again"): not evidence.passes,
+        phrase("weights, moments and batch before the step"): not evidence.audited,
+        phrase("from which operator the bad values came"): not evidence.origins,
+        phrase("the accused call on its own"): _has_call(evidence) and not evidence.arbitrations,
     }
     return tuple(what for what, is_missing in missing.items() if is_missing)

@@ -6,12 +6,12 @@ leads on to what its senders sent; one whose senders were all finite went bad on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from megatron_nanguard.diagnosis.traffic import LISTED, Key, Traffic, key_of
+from megatron_nanguard.diagnosis.traffic import Key, Traffic
 from megatron_nanguard.records.postmortem import Pattern
-from megatron_nanguard.records.trace import Cause, Message, RankTrace
+from megatron_nanguard.records.trace import LISTED, Cause, Message, RankTrace
 
 Place = tuple[int, int]
 """Rank, and position in one of its lists."""
@@ -66,7 +66,7 @@ def walk_back(traces: Mapping[int, RankTrace], traffic: Traffic) -> Walked:
     for rank, trace in traces.items():
         for sink in trace.sinks:
             if sink.pattern != "finite":
-                walk.follow(rank, sink.causes, Unseen(rank, sink.name, sink.pattern))
+                walk.follow(rank, sink.causes, [Unseen(rank, name, sink.pattern) for name in sink.names])
     return walk.to_the_end()
 
 
@@ -75,15 +75,15 @@ class _Walk:
         self._traces = traces
         self._traffic = traffic
         self._walked = Walked()
-        self._todo: list[Place] = []
+        self._todo: list[Key] = []
+        self._met: set[Key] = set()
 
     def to_the_end(self) -> Walked:
         while self._todo:
-            rank, index = self._todo.pop()
-            self._cross(key_of(self._traces[rank].arrivals[index]))
+            self._cross(self._todo.pop())
         return self._walked
 
-    def follow(self, rank: int, causes: tuple[Cause, ...], if_none: Unseen) -> None:
+    def follow(self, rank: int, causes: tuple[Cause, ...], if_none: Sequence[Unseen]) -> None:
         """Go one step back inside a rank."""
         trace = self._traces[rank]
         known = [cause for cause in causes if cause.index < len(_listed(trace, cause))]
@@ -93,20 +93,26 @@ class _Walk:
             reached = self._walked.origins if cause.to == "origin" else self._walked.arrivals
             place = (rank, cause.index)
             if cause.to == "arrival" and place not in reached:
-                self._todo.append(place)
+                self._meet(self._traffic.key(rank, trace.arrivals[cause.index]))
             reached.add(place)
 
-    def _dead_end(self, trace: RankTrace, unseen: Unseen) -> None:
+    def _meet(self, key: Key) -> None:
+        """Every member of a collective leads to the same senders: once is enough."""
+        if key not in self._met:
+            self._met.add(key)
+            self._todo.append(key)
+
+    def _dead_end(self, trace: RankTrace, unseen: Sequence[Unseen]) -> None:
         if trace.truncated and LISTED in (len(trace.origins), len(trace.arrivals)):
             self._walked.cut.add(trace.rank)
         else:
-            self._walked.unseen.add(unseen)
+            self._walked.unseen.update(unseen)
 
     def _cross(self, key: Key) -> None:
         """Go from an arrival to what was sent."""
         senders = self._traffic.bad_senders(key)
         for rank, message in senders.items():
-            self.follow(rank, message.causes, _unseen_message(rank, message))
+            self.follow(rank, message.causes, [_unseen_message(rank, message)])
         if not senders:
             unheard = set(self._traffic.unheard(key))
             self._walked.beyond |= unheard - self._traces.keys()

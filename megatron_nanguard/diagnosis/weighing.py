@@ -10,10 +10,15 @@ import math
 from collections import defaultdict
 
 from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.phrase import phrase
 
+SLIGHT = 0.5
 HINT = 1.0
 STRONG = 2.0
 DECISIVE = 4.0
+
+CEILING = 0.98
+"""The most that rules alone can make sure of."""
 
 LISTED_FACTS = 3
 """Facts of one kind that are told; the others are counted."""
@@ -39,7 +44,7 @@ class _Pan:
         for facts in self._facts.values():
             told += facts[:LISTED_FACTS]
             if len(facts) > LISTED_FACTS:
-                told.append(f"and {len(facts) - LISTED_FACTS} more like it")
+                told.append(phrase("and {more} more like it", more=len(facts) - LISTED_FACTS))
         return tuple(told)
 
 
@@ -52,7 +57,7 @@ class Scales:
         ceiling: the most that this kind of evidence can make sure of.
     """
 
-    def __init__(self, cause: str, prior: float = -1.5, ceiling: float = 0.98) -> None:
+    def __init__(self, cause: str, prior: float = -1.5, ceiling: float = CEILING) -> None:
         self._cause = cause
         self._prior = prior
         self._ceiling = ceiling
@@ -64,7 +69,7 @@ class Scales:
         """Lay a fact into the pan for the cause.
 
         Args:
-            weight: HINT, STRONG or DECISIVE.
+            weight: SLIGHT, HINT, STRONG or DECISIVE.
             fact: with rank, operator and numbers.
             kind: facts that are said of several ranks or calls alike share one; else the fact stands alone.
         """

@@ -3,67 +3,166 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
+from megatron_nanguard.records.channel import Channel
+from megatron_nanguard.records.phrase import LISTED, joined, phrase
+from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.trace import Message, TracedPlace
 
-NAMED_RANKS = 16
-"""Longest list of ranks that a sentence spells out."""
-
 AXIS_WORDS = {
-    "tp": "tensor-parallel group",
-    "cp": "context-parallel group",
-    "ep": "expert-parallel group",
-    "dp": "data-parallel group",
-    "dp+cp": "data- and context-parallel group",
-    "pp": "pipeline-parallel group",
+    "tp": phrase("tensor-parallel group of {place}"),
+    "cp": phrase("context-parallel group of {place}"),
+    "ep": phrase("expert-parallel group of {place}"),
+    "dp": phrase("data-parallel group of {place}"),
+    "dp+ep": phrase("data- and expert-parallel group of {place}"),
+    "dp+cp": phrase("data- and context-parallel group of {place}"),
+    "pp": phrase("pipeline-parallel group of {place}"),
 }
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Spell out a set of ranks, or its beginning and its size: "ranks 4, 5", "rank 7", "no rank"."""
-    if not ranks:
-        return "no rank"
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(str(rank) for rank in ranks[:NAMED_RANKS])
-    return f"ranks {shown}" if len(ranks) <= NAMED_RANKS else f"{len(ranks)} ranks ({shown}, ...)"
+AXES = {
+    "tp": "TP",
+    "cp": "CP",
+    "ep": "EP",
+    "dp": "DP",
+    "dp+ep": "DP",
+    "dp+cp": "DP",
+    "pp": "PP",
+}
+CARGO = {"gradients": phrase("gradient {communication}"), "parameters": phrase("parameter {communication}")}
+COLLECTIVES = {
+    "reduce_scatter": "reduce-scatter",
+    "allreduce": "all-reduce",
+    "all_reduce": "all-reduce",
+    "allgather": "all-gather",
+    "all_gather": "all-gather",
+    "alltoall": "all-to-all",
+    "all_to_all": "all-to-all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+"""How the name of an operator begins, and what the communication is called; the first that fits."""
+TIED = phrase("gradient all-reduce of tied embeddings")
+
+
+CAUSES = {
+    "data": phrase("data"),
+    "loss_or_mask": phrase("loss or mask"),
+    "numerics": phrase("numerics"),
+    "norm_overflow": phrase("norm overflow"),
+    "loss_scaling": phrase("loss scaling"),
+    "operator": phrase("faulty operator"),
+    "communication": phrase("communication"),
+    "uninitialised_or_race": phrase("unwritten memory or a race"),
+    "state_corruption": phrase("state bad before the step"),
+    "hardware_transient": phrase("passing hardware fault"),
+    "hardware_persistent": phrase("lasting hardware fault"),
+    "framework": phrase("framework"),
+    "checker_artifact": phrase("false alarm"),
+    "undecided": phrase("undecided"),
+}
+
+
+def cause_words(cause: str) -> str:
+    """A cause by its code as it reads in a sentence: "passing hardware fault"."""
+    return CAUSES.get(cause, cause.replace("_", " "))
 
 
 def name_message(message: Message) -> str:
     """A communication by its operator and its number on the channel: "allreduce_ no. 38"."""
-    return f"{message.operator} no. {message.number}"
+    return phrase("{operator} no. {number}", operator=message.operator, number=message.number)
 
 
-def name_channel(channel: Sequence[str], coords: Mapping[int, str]) -> str:
-    """A channel in words: "tensor-parallel group of pp1 dp0, ranks 4, 5", "rank 5 to rank 1".
+class ChannelNames:
+    """Channels in words: "tensor-parallel group of pp1 dp0, ranks 4, 5", "rank 5 to rank 1".
 
     Args:
-        channel: as a message has it.
         coords: places of the ranks that are known, such as "tp1pp1dp0".
     """
-    ranks = [int(rank) for rank in channel[1:]]
-    if channel[0] == "p2p":
-        return f"rank {ranks[0]} to rank {ranks[1]}"
-    words = _group(ranks, coords)
-    return f"{words}, {name_ranks(ranks)}" if words else name_ranks(ranks)
 
+    def __init__(self, coords: Mapping[int, str]) -> None:
+        self._coords = coords
+        self._known: dict[Channel, str] = {}
+        self._axes: dict[Channel, str] = {}
 
-def _group(ranks: Sequence[int], coords: Mapping[int, str]) -> str:
-    """What kind of group it is, where the members differ on one axis only; else empty."""
-    if len(ranks) < 2 or not all(rank in coords for rank in ranks):
-        return ""
-    places = [dict(re.findall(r"([a-z]+)(\d+)", coords[rank])) for rank in ranks]
-    axes = [axis for axis in places[0] if len({place.get(axis) for place in places}) > 1]
-    shared = " ".join(f"{axis}{index}" for axis, index in places[0].items() if axis not in (*axes, "ep"))
-    if axes == ["dp", "ep"]:
+    def __getitem__(self, channel: Channel) -> str:
+        """Each is put into words once: its ranks may be many."""
+        if channel not in self._known:
+            self._known[channel] = self._words(channel)
+        return self._known[channel]
+
+    def kind(self, message: Message, channel: Channel) -> str:
+        """What kind of communication it is: "PP recv from rank 5", "TP all-reduce", "DP gradient all-reduce"."""
+        if channel not in self._axes:
+            self._axes[channel] = self._axis(channel.ranks)
+        axis = self._axes[channel]
+        if channel.kind == "p2p":
+            return _on_axis(axis, phrase("recv from rank {rank}", rank=channel.ranks[0]))
+        operator = message.operator.lstrip("_").split(".")[0]
+        word = next((word for start, word in COLLECTIVES.items() if operator.startswith(start)), message.operator)
+        if axis == "pp" and message.carries == "gradients":
+            return TIED
+        if axis == "dp+ep" and word == "all-to-all":
+            axis = "ep"
+        cargo = CARGO.get(message.carries)
+        return _on_axis(axis, cargo.format(communication=word) if cargo else word)
+
+    def _words(self, channel: Channel) -> str:
+        ranks = channel.ranks
+        if channel.kind == "p2p":
+            return phrase("rank {sender} to rank {receiver}", sender=ranks[0], receiver=ranks[1])
+        words = self._group(ranks)
+        return joined(LISTED, (words, name_ranks(ranks)))
+
+    def _group(self, ranks: Sequence[int]) -> str:
+        """What kind of group it is, where the members differ on one axis only; else empty."""
+        kind = AXIS_WORDS.get(self._axis(ranks))
+        if kind is None:
+            return ""
+        first, *others = [_place(self._coords[rank]) for rank in ranks]
+        shared = [axis for axis in first if axis != "ep" and all(place.get(axis) == first[axis] for place in others)]
+        return kind.format(place=" ".join(f"{axis}{first[axis]}" for axis in shared))
+
+    def _axis(self, ranks: Sequence[int]) -> str:
+        """On which axes the members differ, such as "tp" or "dp+cp"; empty where that is not known."""
+        if len(ranks) < 2 or not all(rank in self._coords for rank in ranks):
+            return ""
+        places = [_place(self._coords[rank]) for rank in ranks]
+        axes = [axis for axis in places[0] if len({place.get(axis) for place in places}) > 1]
         # Expert ranks are folded out of the data-parallel ones: among expert peers no two have the same experts.
-        axes = ["ep"] if len({place["ep"] for place in places}) == len(ranks) else ["dp"]
-    kind = AXIS_WORDS.get("+".join(axes))
-    return f"{kind} of {shared}" if kind else ""
+        if axes == ["dp", "ep"] and len({place["ep"] for place in places}) < len(ranks):
+            axes = ["dp"]
+        elif axes == ["dp", "ep"] and len(ranks) < self._num_replicas[_without_replica(self._coords[ranks[0]])]:
+            axes = ["ep"]
+        return "+".join(axes)
+
+    @cached_property
+    def _num_replicas(self) -> Counter[str]:
+        """How many ranks have a place that is the same but for data and expert parallelism."""
+        return Counter(map(_without_replica, self._coords.values()))
 
 
 def name_place(place: TracedPlace) -> str:
     """A place in the step: "backward of micro-batch 2, decoder.layers.3.mlp"."""
-    when = place.phase if place.microbatch is None else f"{place.phase} of micro-batch {place.microbatch}"
-    return f"{when}, {place.module}" if place.module else when
+    return joined(LISTED, (place_words(place.phase, place.microbatch), place.module))
+
+
+def _on_axis(axis: str, communication: str) -> str:
+    if axis not in AXES:
+        return communication
+    return phrase("{axis} {communication}", axis=AXES[axis], communication=communication)
+
+
+def _place(coords: str) -> dict[str, str]:
+    """A place by axis: "tp1pp0" is tp: 1, pp: 0."""
+    return dict(re.findall(r"([a-z]+)(\d+)", coords))
+
+
+def _without_replica(coords: str) -> str:
+    return re.sub(r"(dp|ep)\d+", "", coords)

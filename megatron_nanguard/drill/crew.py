@@ -37,11 +37,6 @@ class DrillCrew:
         self._planted: list[Planted] = []
         self._elsewhere: dict[Drill, str] = {}
 
-    @property
-    def fired(self) -> dict[str, int]:
-        """How often each planted drill went off, by its text."""
-        return {planted.trigger.drill.text: len(planted.trigger.steps_fired) for planted in self._planted}
-
     def attach(self, chunks: Sequence[Module], modules: Mapping[str, Module], parameter_map: ParameterMap) -> None:
         """Plant every drill whose target is here; one that says `rank=*` passes over ranks without its target.
 
@@ -83,10 +78,6 @@ class DrillCrew:
         """Take every hook off the model; what was counted stays."""
         for planted in self._planted:
             planted.remove()
-
-    def unfired(self) -> list[Drill]:
-        """Drills that were planted on this rank and never went off: nothing was tested."""
-        return [planted.trigger.drill for planted in self._planted if not planted.trigger.steps_fired]
 
     def elsewhere(self) -> list[Drill]:
         """Drills on all ranks whose target is not here; a typing error if they are so on every rank."""

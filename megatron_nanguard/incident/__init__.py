@@ -1,6 +1,7 @@
 """One alarm from first to last: signal, exchange, files. Nothing else knows the order."""
 
-from megatron_nanguard.incident.course import Setting, handle
+from megatron_nanguard.incident.course import handle
+from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.incident.signal import Alarm
 from megatron_nanguard.incident.subject import Subject
 

@@ -9,14 +9,19 @@ from pathlib import Path
 
 from megatron_nanguard.arbitration.again import arbitrate
 from megatron_nanguard.arbitration.bundle import write_bundle
-from megatron_nanguard.arbitration.capture import CaughtCall
-from megatron_nanguard.arbitration.peer import answer, ask
+from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
 from megatron_nanguard.records.arbitration import NOT_TRIED, Arbitration
+from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.trace import OriginKind
 
 PEER_SECONDS = 20.0
 """Longest wait for a peer; no peer is an answer too."""
+CAME_BACK_NOWHERE = "the fault did not come back when the step was run again; there is no call to make again"
+NO_OPERATOR = "no operator was found that the fault began with; there is no call to make again"
 TIME_IS_UP = "the calls before it took the time there is (--nanguard-deadline)"
 
 
@@ -49,10 +54,25 @@ class Roles:
 NOBODY = Roles(None, None)
 
 
+def send_first(calls: Sequence[CaughtCall], roles: Roles, rank: int, directory: Path) -> None:
+    """Hand the asker's first call to the peer, whose wait has begun: before anything else that may take this rank long.
+
+    Args:
+        rank: this one.
+        directory: of the incident.
+    """
+    if _can_ask(calls, roles, rank):
+        send(directory, calls[0])
+
+
+def _can_ask(calls: Sequence[CaughtCall], roles: Roles, rank: int) -> bool:
+    return rank == roles.asker and roles.peer is not None and not calls[0].saved.why_not
+
+
 def arbitrate_all(
     subject: Subject, calls: Sequence[CaughtCall], roles: Roles, directory: Path, deadline: float, saves: bool
 ) -> tuple[Arbitration, ...]:
-    """Judge this rank's calls; the asker's first one on a peer as well, and saved as the incident's bundle.
+    """Judge this rank's calls; the asker's first one, sent before, on a peer too, and saved as the incident's bundle.
 
     Args:
         directory: of the incident.
@@ -71,6 +91,25 @@ def arbitrate_all(
         is_first = rank == roles.asker and number == 0
         if is_first and saves:
             write_bundle(directory / BUNDLE_NAME, call)
-        can_ask = is_first and saves and roles.peer is not None and not call.saved.why_not
-        found.append(arbitrate(call, peer=ask(directory, call, seconds) if can_ask else NOT_TRIED))
+        can_ask = is_first and saves and _can_ask((call,), roles, rank)
+        peer = receive(directory, rank, seconds) if can_ask else NOT_TRIED
+        alike = None if isinstance(peer, str) else is_alike(peer, subject.torch_device)
+        found.append(replace(arbitrate(call, peer=peer), peer_is_alike=alike))
     return tuple(found)
+
+
+def without_call(incident: Incident) -> CaughtCall | None:
+    """What stands in the bundle of a step that was run again and accuses no call of a rank; None where one is accused.
+
+    A transfer is found spoiled only when the traces of its members are joined; what did not come back has no origin.
+    """
+    first = incident.origin[0] if incident.origin else None
+    if not incident.replay.done or (first is not None and first.kind is not OriginKind.COMMUNICATION):
+        return None
+    if first is not None:
+        call = uncaught(first.rank, None, first.operator, COMMUNICATES).saved
+        return CaughtCall(replace(call, step=incident.step, module=first.module, phase=first.phase))
+    ranks = incident.ranks.bad_before or incident.ranks.bad_after_only
+    is_gone = all(one.came_back == "no" for one in incident.replay.passes)
+    why_not = CAME_BACK_NOWHERE if is_gone else NO_OPERATOR
+    return CaughtCall(SavedCall(rank=ranks[0] if ranks else 0, step=incident.step, operator="", why_not=why_not))

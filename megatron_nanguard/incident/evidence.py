@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +12,11 @@ import torch
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import buffers
 from megatron_nanguard.parameters.counting import count_nonfinite
-from megatron_nanguard.records.parameters import ParameterEntry
+from megatron_nanguard.records.parameters import ParameterEntry, layer_of
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
 
-LAYER = re.compile(r"^.*?layers\.\d+")
+NORM_DIGITS = 6
+"""Significant digits of a layer's norm in the file; fp32 has seven."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def collect(subject: Subject, limit: float) -> Evidence:
     local_norm, local, suspects = _local(subject, {one.name for one in bad_after})
     microbatches = tuple(Microbatch(i, *seen) for i, seen in enumerate(subject.losses.read()))
     return Evidence(
-        local=LocalGradients(local_norm, local, by_layer(local), 0),
+        local=LocalGradients(local_norm, local, by_layer(local), 0, norm_by_layer(subject)),
         reduced=ReducedState(reduced_norm, len(subject.after.pieces), tuple(reduced), 0),
         microbatches=microbatches,
         suspicious_before=_is_suspicious(local_norm, limit),
@@ -67,12 +67,24 @@ def collect(subject: Subject, limit: float) -> Evidence:
 
 
 def by_layer(parameters: Sequence[BadParameter]) -> dict[str, int]:
-    """Number of bad parameters per layer, in the order of the model; what is in no layer goes by its first name."""
-    layers: Counter[str] = Counter()
-    for parameter in parameters:
-        match = LAYER.match(parameter.name)
-        layers[match[0] if match else parameter.name.partition(".")[0]] += 1
-    return dict(layers)
+    """Number of bad parameters per layer, in the order of the model."""
+    return dict(Counter(layer_of(parameter.name) for parameter in parameters))
+
+
+def norm_by_layer(subject: Subject) -> dict[str, float | None]:
+    """Norm of every layer before the reduction, in the order of the model; nothing where buckets were taken whole."""
+    if not subject.before.per_parameter:
+        return {}
+    norms: dict[str, list[float]] = defaultdict(list)
+    for bucket in subject.before.taken():
+        for param, norm in zip(bucket.params, bucket.norms.tolist(), strict=True):
+            norms[layer_of(subject.names.entry(param).name)].append(norm)
+    layers = dict.fromkeys(layer_of(entry.name) for entry in subject.names.entries)
+    return {layer: _rounded(_root(norms[layer])) if norms[layer] else None for layer in layers}
+
+
+def _rounded(norm: float) -> float:
+    return float(f"{norm:.{NORM_DIGITS}g}")
 
 
 def _reduced(subject: Subject) -> tuple[float | None, list[BadParameter]]:

@@ -2,46 +2,96 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from megatron_nanguard.diagnosis.concluding import conclude
+from megatron_nanguard.arbitration.bundle import write_bundle
+from megatron_nanguard.diagnosis.concluding import conclude, trace_back
 from megatron_nanguard.diagnosis.experiments import BEARING_OPTIONS
 from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.incident.arbitrating import without_call
 from megatron_nanguard.incident.outcome import Outcome
 from megatron_nanguard.megatron_api import host
-from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, state_cause
+from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, state_cause
 from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.earlier import earlier_incidents
+from megatron_nanguard.postmortem.finding import MERGED_NAME
 from megatron_nanguard.postmortem.merging import Exchanged
-from megatron_nanguard.postmortem.reading import MERGED_NAME, earlier_incidents, merge_directory, read_traces
+from megatron_nanguard.postmortem.reading import merge_directory, read_traces
 from megatron_nanguard.postmortem.summary import summarize
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
+from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.trace import RankTrace
 
 
-def merge_files(
-    run: RunDirectory, incident: str, outcome: Outcome, policy: PolicyOutcome
-) -> tuple[Incident | None, Path | None]:
-    """Read what the ranks wrote, merge it and write ``incident.json``. Runs on one rank.
+class MergedFile:
+    """``incident.json``, written by one rank after the exchange, after the replay and at the end.
 
-    Returns:
-        The incident and its file; None where the directory holds nothing or cannot be written.
+    Each form replaces the one before: a rank that dies later takes nothing along that was known. Only the last one has
+    causes; whoever reads an earlier one weighs the evidence himself.
     """
-    exchanged = Exchanged(outcome.ranks, outcome.groups, outcome.infected_groups)
-    try:
-        merged = merge_directory(run.path / incident, exchanged=exchanged, policy=policy)
-    except PostmortemError:
-        # Nothing could be written here, which was said already; what was exchanged is known all the same.
-        return None, None
-    # First without the verdict: what was merged must not be lost to a rule that fails.
-    path = run.write(f"{incident}/{MERGED_NAME}", merged)
-    directory = run.path / incident
-    concluded = conclude(
-        merged, read_traces(directory), tuple(earlier_incidents(directory)), host.switched_on(BEARING_OPTIONS)
-    )
-    run.write(f"{incident}/{MERGED_NAME}", concluded)
-    bundle = directory / BUNDLE_NAME
-    if concluded.causes and bundle.is_dir():
-        state_cause(bundle, concluded.causes[0].cause)
-    return concluded, path
+
+    def __init__(self, run: RunDirectory, incident: str, outcome: Outcome, *, saves_calls: bool = True) -> None:
+        """Nothing is written yet.
+
+        Args:
+            incident: its directory, relative to the run.
+            outcome: of the exchange.
+            saves_calls: the incident is to have a bundle.
+        """
+        self._saves_calls = saves_calls
+        self._run, self._name = run, f"{incident}/{MERGED_NAME}"
+        self._directory = run.path / incident
+        self._exchanged = Exchanged(outcome.ranks, outcome.groups, outcome.infected_groups)
+        self._first: Incident | None = None
+        self._traces: tuple[RankTrace, ...] = ()
+
+    def after_exchange(self) -> None:
+        """Merge the signals: every rank has written its own before it came to the exchange."""
+        self._first = self._merged(None)
+        if self._first is not None:
+            self._run.write(self._name, self._first)
+
+    def after_replay(self, replay: ReplaySummary) -> None:
+        """Add what the traces tell together, which all ranks have written; the files of the ranks are as they were."""
+        if self._first is not None:
+            self._traces = read_traces(self._directory)
+            self._run.write(self._name, trace_back(replace(self._first, replay=replay), self._traces))
+
+    def complete(self, policy: PolicyOutcome) -> tuple[Incident | None, Path | None]:
+        """Merge the complete post-mortems and weigh the evidence.
+
+        Returns:
+            The incident and its file; None where the directory holds nothing or cannot be written.
+        """
+        merged = self._merged(policy)
+        if merged is None:
+            return None, None
+        # First without the verdict: what was merged must not be lost to a rule that fails.
+        path = self._run.write(self._name, merged)
+        traces = self._traces or read_traces(self._directory)
+        earlier = tuple(earlier_incidents(self._directory))
+        concluded = conclude(merged, traces, earlier, host.option_values(BEARING_OPTIONS))
+        self._run.write(self._name, concluded)
+        self._complete_bundle(concluded)
+        return concluded, path
+
+    def _complete_bundle(self, concluded: Incident) -> None:
+        """Say the verdict in the bundle; where no rank had a call to save, it says why there is none."""
+        bundle = self._directory / BUNDLE_NAME
+        if self._saves_calls and not bundle.exists():
+            call = without_call(concluded)
+            if call is not None:
+                write_bundle(bundle, call)
+        if concluded.causes and (bundle / CALL_NAME).is_file():
+            state_cause(bundle, concluded.causes[0].cause)
+
+    def _merged(self, policy: PolicyOutcome | None) -> Incident | None:
+        """None where nothing could be written, which was said already; what was exchanged is known all the same."""
+        try:
+            return merge_directory(self._directory, exchanged=self._exchanged, policy=policy)
+        except PostmortemError:
+            return None
 
 
 def sentence(step: int, outcome: Outcome, merged: Incident | None) -> str:

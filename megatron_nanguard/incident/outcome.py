@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from megatron_nanguard.incident.report import RankReport
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.topology.words import describe
 
 
@@ -44,13 +46,13 @@ def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
     places = {report.rank: report.coordinates for report in reports}
     clean = tuple(report.rank for report in reports if report.rank not in before and report.rank not in after)
     faulty = [report.rank for report in reports if report.own_fault]
-    notes = (f"the guard itself failed on ranks {faulty}; what they say is incomplete",) if faulty else ()
+    told = phrase("the guard itself failed on {ranks}; what is said there is incomplete", ranks=name_ranks(faulty))
     return Outcome(
         kind,
         RankSets(tuple(sorted(before)), tuple(sorted(after)), clean),
         describe(before, places, sizes) if before else (),
         describe(after, places, sizes) if after else (),
-        notes,
+        (told,) if faulty else (),
         tuple(report.rank for report in reports if report.own_fault or not report.can_replay),
     )
 

@@ -10,25 +10,29 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from megatron_nanguard.arbitration.accused import accused_events, accused_region, caught_calls, region_name
+from megatron_nanguard.arbitration.accused import (
+    accused_events,
+    accused_region,
+    caught_calls,
+    gone_calls,
+    region_name,
+)
 from megatron_nanguard.arbitration.capture import CallCatcher, CaughtCall
 from megatron_nanguard.arbitration.regions import RegionCatcher
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
-from megatron_nanguard.incident.passes import NOWHERE, Pass, Passes
+from megatron_nanguard.incident.passes import NOWHERE, PLAIN_STEPS, TRACED_STEPS, Pass, Passes
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace, TracedOrigin
 from megatron_nanguard.replay import DecisionPoint
 from megatron_nanguard.replay.experiments import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
 from megatron_nanguard.tracing.prefill import MarkerFill
 from megatron_nanguard.tracing.tracer import Tracer
-
-PLAIN_STEPS, TRACED_STEPS = 5, 20
-"""Healthy steps that a pass may take beyond the deadline."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Replayer:
         median_step: seconds of a healthy step.
         is_state_clean: the audit looked at this rank's state and data, and found nothing.
         has_dynamic_scale: a loss scaler adjusts itself, by the votes of all ranks.
+        lower_scale: what became of the step far below its scale, where that was tried before.
     """
 
     passes: Passes
@@ -67,6 +72,7 @@ class Replayer:
     median_step: float
     is_state_clean: bool
     has_dynamic_scale: bool
+    lower_scale: Trial = "not_tried"
     calls: tuple[CaughtCall, ...] = ()
     roles: Roles = NOBODY
 
@@ -90,8 +96,9 @@ class Replayer:
         # After a pass on the step's own data: what the step itself does to its batch, it has done to both.
         changed = tuple(call.recording.changed_after_fetch())
         rows = self.passes.tell("plain", plain)
+        finite_exact, only_losses = self.passes.agreed(plain)
         previous: Trial = "not_tried"
-        lower: Trial = "not_tried"
+        lower = self.lower_scale
         if any(came_back for came_back, _, _ in rows):
             trace: RankTrace | None = self._trace(point, rows)
             if self.passes.told[-1].came_back == "no":
@@ -103,12 +110,20 @@ class Replayer:
             trace = self._experiment(point)
         lost = point.put_back()
         exact = all(exact for _, exact, _ in rows)
-        notes = [f"not restored bit for bit: {', '.join(lost)}"] if lost else []
-        if not plain.exact:
-            how = f"the replay differs from the first pass in {', '.join(plain.differs)}"
-            notes.append(f"{how}{_tolerance(plain.tolerance)}")
+        notes: list[str] = [phrase("not restored bit for bit: {lost}", lost=", ".join(lost))] if lost else []
+        if not plain.exact and not finite_exact:
+            how = phrase("the replay differs from the first pass in {what}", what=joined(LISTED, plain.differs))
+            notes.append(joined(LISTED, (how, _tolerance(plain.tolerance))))
         summary = ReplaySummary(
-            True, "", exact, (*self.passes.stages, *notes), tuple(self.passes.told), previous, lower
+            True,
+            "",
+            exact,
+            (*self.passes.stages, *notes),
+            tuple(self.passes.told),
+            previous,
+            lower,
+            finite_exact=finite_exact,
+            only_losses=only_losses,
         )
         return Replayed(summary, trace, changed, self.calls, self.roles)
 
@@ -128,18 +143,14 @@ class Replayer:
         if not all(fits for (fits,) in exchange((int(mine),), self.voters, self.subject.torch_device)):
             return "not_tried"
         self.watchdog.stage("replay of the previous batch", self.deadline + PLAIN_STEPS * self.median_step)
-        return self._tried(self.passes.run(point, "previous batch", batch=recorder.previous))
+        return self.passes.tried(self.passes.run(point, "previous batch", batch=recorder.previous))
 
     def _lower_scale(self, point: DecisionPoint) -> Trial:
         """Fault or overflow? The same step far below the loss scale, where one adjusts itself."""
-        if not self.has_dynamic_scale:
-            return "not_tried"
+        if not self.has_dynamic_scale or self.lower_scale != "not_tried":
+            return self.lower_scale
         self.watchdog.stage("replay at a lower scale", self.deadline + PLAIN_STEPS * self.median_step)
-        return self._tried(self.passes.run(point, LOWER_SCALE, during=lower_scale(self.subject.chunks)))
-
-    def _tried(self, mine: Pass) -> Trial:
-        rows = exchange((int(mine.came_back),), self.voters, self.subject.torch_device)
-        return "bad" if any(is_bad for (is_bad,) in rows) else "finite"
+        return self.passes.tried(self.passes.run(point, LOWER_SCALE, during=lower_scale(self.subject.chunks)))
 
     def _trace(self, point: DecisionPoint, rows: Sequence[tuple[bool, bool, int]], marker: bool = False) -> RankTrace:
         """Trace the first bad micro-batch of all ranks, then look closely at what the walk back ended at."""
@@ -153,9 +164,15 @@ class Replayer:
             self.watchdog.stage("probing replay", self.deadline + TRACED_STEPS * self.median_step)
             catcher = CallCatcher(accused_events(trace), rank=self.subject.coordinates.rank)
             region = self._region_of(trace)
-            trace, _ = self._traced(point, "probed", microbatch, found, marker, catcher, region)
+            probed, seen = self._traced(point, "probed", microbatch, found, marker, catcher, region)
+            self.passes.tell("probed", seen)
             kept = None if region is None else region.call
-            self.calls = caught_calls(trace, self.subject.step, catcher.calls, kept)
+            if self.passes.told[-1].came_back == self.passes.told[-2].came_back:
+                trace = probed
+                self.calls = caught_calls(trace, self.subject.step, catcher.calls, kept)
+            else:
+                # What was kept is another call than the one that failed.
+                self.calls = gone_calls(trace, self.subject.step)
             can_ask = bool(self.calls) and not self.calls[0].saved.why_not
             self.roles = Roles.of(
                 exchange((len(self.calls), int(can_ask)), self.voters, self.subject.torch_device), self.voters.ranks
@@ -200,4 +217,6 @@ class Replayer:
 def _tolerance(largest: float | None) -> str:
     if largest is None:
         return ""
-    return f", gradients within {largest:.1e}" if math.isfinite(largest) else ", some finite in only one of the two"
+    if math.isfinite(largest):
+        return phrase("gradients within {largest:.1e}", largest=largest)
+    return phrase("some finite in only one of the two")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
+from megatron_nanguard.incident.evidence import Evidence
 from megatron_nanguard.records.coordinates import Coordinates
 
 
@@ -38,6 +39,30 @@ class RankReport:
     dead_step: int
     own_fault: int
     can_replay: int
+
+    @classmethod
+    def of(
+        cls, place: Coordinates, seen: Evidence, *, is_dead_step: bool, has_own_fault: bool, can_replay: bool
+    ) -> RankReport:
+        """What this rank has to tell."""
+        return cls(
+            rank=place.rank,
+            tp=place.tp,
+            cp=place.cp,
+            ep=place.ep,
+            dp=place.dp,
+            pp=place.pp,
+            expert_tp=place.expert_tp,
+            expert_dp=place.expert_dp,
+            bad_before=int(seen.bad_before),
+            bad_after=int(seen.bad_after),
+            bad_loss=int(seen.bad_loss),
+            suspicious_before=int(seen.suspicious_before),
+            suspicious_after=int(seen.suspicious_after),
+            dead_step=int(is_dead_step),
+            own_fault=int(has_own_fault),
+            can_replay=int(can_replay),
+        )
 
     def to_ints(self) -> tuple[int, ...]:
         """The row, in the order of the fields."""

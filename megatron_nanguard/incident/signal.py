@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from megatron_nanguard.incident.evidence import Evidence, host_norm
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
 from megatron_nanguard.sentinel import Flag
 
@@ -40,11 +41,14 @@ def write_down(
     Sync: a few host reads.
     """
     norm = host_norm(subject.norms[-1]) if alarm.has(Flag.DEAD_STEP) and subject.norms else None
-    notes = [f"a fault of the guard's own on this rank: {fault}"] if fault else []
+    notes = [phrase("a fault of the guard's own on this rank: {fault}", fault=fault)] if fault else []
     if alarm.has(Flag.DEAD_STEP):
-        notes.append("the step before this one was applied although its gradient norm was not finite")
+        notes.append(phrase("the step before this one was applied although its gradient norm was not finite"))
     if not subject.before.per_parameter:
-        notes.append("one norm per bucket was taken (--nanguard-norms bucket): parameters are named only where counted")
+        told = phrase(
+            "one norm per bucket was taken (--nanguard-norms bucket): parameters are named only where counted"
+        )
+        notes.append(told)
     return Postmortem(
         run_id=run_id,
         step=subject.step,
@@ -61,7 +65,7 @@ def write_down(
         grad_norm=norm,
         clip_coefficient=subject.clip_coefficient(norm),
         loss_scale=optimizers.loss_scale(alarm.optimizer),
-        scaler=_scaler(subject, alarm.optimizer),
+        scaler=_scaler(subject, alarm),
         rng=subject.rng.digests() if subject.rng else NO_RNG,
         flags=Flags(
             local=evidence.bad_before,
@@ -78,14 +82,14 @@ def write_down(
     )
 
 
-def _scaler(subject: Subject, optimizer: object) -> ScalerState | None:
+def _scaler(subject: Subject, alarm: Alarm) -> ScalerState | None:
     """What the loss scaler was about; the step itself is counted already."""
-    if not optimizers.is_dynamic(optimizer):
+    if not optimizers.is_dynamic(alarm.optimizer):
         return None
     in_search, skips = subject.tally.before
     return ScalerState(
         in_search=in_search,
-        just_raised=not in_search and not skips and optimizers.growth_begins_anew(optimizer),
+        just_raised=not in_search and alarm.has(Flag.RAISED_SCALE),
         skips_in_a_row=skips,
     )
 

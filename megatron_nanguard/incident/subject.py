@@ -22,8 +22,9 @@ from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.policy.skips import SkipBudget
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay import Recorder
-from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RngStates, Suspicions
+from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RaisedScale, RngStates, Suspicions
 from megatron_nanguard.sentinel.losses import Guarded
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.topology.coordinates import read as read_coordinates
@@ -56,7 +57,8 @@ class Subject:
         self.losses = Losses(guarded=guarded)
         self._seconds: deque[float] = deque(maxlen=64)
         self._opened = 0.0
-        self.tally = ScalerTally(settings.scaler_skips)
+        self.tally = ScalerTally(settings.scaler_skips, can_check=settings.replay == "auto")
+        self.raised_scale = RaisedScale()
         self.budget = SkipBudget(*settings.max_skips)
         self.rng: RngStates | None = None
         self.step = 0
@@ -67,7 +69,7 @@ class Subject:
         judged at the next vote."""
         self._device = _device_of(self.chunks)
         self.recorder = Recorder(self.chunks, self.device) if settings.replay == "auto" else None
-        self.why_no_recorder = "switched off (--nanguard-replay off)"
+        self.why_no_recorder = phrase("switched off (--nanguard-replay off)")
         """Said where ``recorder`` is None."""
         self._groups: set[int] = set()
         self.coordinates, self.sizes = _on_its_own()
@@ -94,8 +96,8 @@ class Subject:
         self._groups = {id(group) for chunk in self.chunks for group in buffers.bucket_groups(chunk)}
         self.before.clear()
         self.losses.clear()
-        self.rng = RngStates(self.device)
         recorded = self._recorded(schedule, kwargs)
+        self.rng = self._random_states()
         return {**recorded, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
 
     def _recorded(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,8 +106,17 @@ class Subject:
             shield = Shield()
             with shield("recording the step"):
                 return self.recorder.open(schedule, kwargs)
-            self.recorder, self.why_no_recorder = None, f"the step cannot be recorded ({shield.fault})"
+            self.recorder, self.why_no_recorder = (
+                None,
+                phrase("the step cannot be recorded ({fault})", fault=shield.fault),
+            )
         return kwargs
+
+    def _random_states(self) -> RngStates:
+        """Those that the recorder has copied; without a recorder copies of our own."""
+        if self.recorder is None or self.recorder.call is None:
+            return RngStates.now(self.device)
+        return self.recorder.call.snapshot.random
 
     def close(self) -> None:
         """Forget the step, so that nothing of it is judged or kept alive again."""
@@ -136,6 +147,7 @@ class Subject:
             last_norms=self.norms,
             dynamic_scale=optimizers.is_dynamic(optimizer),
             minimal_scale=optimizers.scale_is_minimal(optimizer),
+            raised_scale=self.raised_scale.look(optimizers.scaler_trackers(optimizer)),
         )
 
     def holds(self, group: Any) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
+from megatron_nanguard.megatron_api.modules import chunk_attribute
 
 FIELDS = (
     *("is_last_microbatch", "is_first_batch", "params_with_grad"),
@@ -57,6 +59,29 @@ def keep(chunks: Sequence[Module]) -> Callable[[], None]:
             chunk.force_all_reduce = force
 
     return put_back
+
+
+@contextmanager
+def weights_stay(chunks: Sequence[Module]) -> Iterator[None]:
+    """No weight is gathered again: that would heal one that went bad after its gathering.
+
+    Marks of the bucket groups stay as they are made here; `keep` puts them back.
+
+    Source: megatron/core/distributed/param_and_grad_buffer.py, finish_param_sync, which gathers what is not marked;
+        megatron/core/pipeline_parallel/schedules.py, which gathers by ``config.param_sync_func`` ahead of time
+    """
+    for group in (group for chunk in chunks for group in bucket_groups(chunk)):
+        if "param_gather_dispatched" in vars(group):
+            group.param_gather_dispatched, group.param_gather_handle = True, None
+    configs = {id(config): config for config in (chunk_attribute(chunk, "config") for chunk in chunks)}
+    before = [(config, config.param_sync_func) for config in configs.values() if hasattr(config, "param_sync_func")]
+    for config, _ in before:
+        config.param_sync_func = None
+    try:
+        yield
+    finally:
+        for config, gather in before:
+            config.param_sync_func = gather
 
 
 class _ParameterState:

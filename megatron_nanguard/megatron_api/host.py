@@ -58,6 +58,12 @@ def log_step() -> int | None:
     return None if found is None else int(found) + 1
 
 
+def set_log_step(step: int) -> None:
+    """Make this the step that is running, for trainers that say which one that is."""
+    if log_step() is not None:
+        arguments().curr_iteration = step - 1  # type: ignore[union-attr]
+
+
 def save_directory() -> str | None:
     """``--save``; None when nothing is saved."""
     return getattr(arguments(), "save", None)
@@ -112,9 +118,10 @@ def kernel_backends() -> dict[str, str]:
     return {name: str(getattr(arguments(), name)) for name in names if hasattr(arguments(), name)}
 
 
-def switched_on(names: Sequence[str]) -> frozenset[str]:
-    """Which of some arguments are set; none for trainers without arguments."""
-    return frozenset(name for name in names if getattr(arguments(), name, None))
+def option_values(names: Sequence[str]) -> dict[str, str]:
+    """Some arguments as text, a member of an enum by its name; none for trainers without arguments."""
+    found = {name: getattr(arguments(), name) for name in names if hasattr(arguments(), name)}
+    return {name: str(getattr(value, "name", value)) for name, value in found.items()}
 
 
 def trainer_tolerates_skips() -> bool:

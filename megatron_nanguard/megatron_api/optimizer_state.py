@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ PAIRS = (
 
 Source: megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params; distrib_optimizer.py
 """
+
+MAIN = "main"
+"""Name of the main parameter beside those of the state."""
 
 
 class Kept(NamedTuple):
@@ -45,15 +49,56 @@ class Kept(NamedTuple):
 
 def kept_by(optimizer: Any) -> list[Kept]:
     """All of it, in the order of the optimizers and their groups; nothing where the optimizer is not known."""
+    return [one for number, leaf, inner in _with_inner(optimizer) for one in _of_leaf(number, leaf, inner)]
+
+
+def inner_optimizers(optimizer: Any) -> list[tuple[int, Any]]:
+    """The optimizers of torch, apex or Transformer Engine inside Megatron's, each with the number of its leaf."""
+    return [(number, inner) for number, _, inner in _with_inner(optimizer)]
+
+
+def unknown_places(optimizer: Any, kept: Mapping[str, Tensor]) -> list[str]:
+    """Places, of values named as for `put_back`, at which this optimizer has no parameter."""
+    known = {one.place for one in kept_by(optimizer)}
+    places = dict.fromkeys(name.rpartition("/")[0] for name in kept)
+    return [place for place in places if place not in known]
+
+
+def put_back(optimizer: Any, kept: Mapping[str, Tensor]) -> None:
+    """Write values over what `kept_by` found: "PLACE/main" and "PLACE/exp_avg" by its places.
+
+    State that an optimizer makes in its first step is made here; for values at `unknown_places` there is no room.
+    """
+    slots: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, value in kept.items():
+        place, _, slot = name.rpartition("/")
+        slots[place][slot] = value
+    for number, leaf, inner in _with_inner(optimizer):
+        for one in _of_leaf(number, leaf, inner):
+            for slot, value in slots[one.place].items():
+                if slot == MAIN:
+                    one.main.detach().copy_(value)
+                else:
+                    _put_slot(inner.state[one.main], slot, value, one.main)
+
+
+def _put_slot(slots: MutableMapping[str, Any], name: str, value: Tensor, main: Tensor) -> None:
+    present = slots.get(name)
+    if isinstance(present, Tensor):
+        present.copy_(value)
+    else:
+        # torch's Adam counts its steps in host memory.
+        slots[name] = value.clone() if value.dim() == 0 else value.to(main.device, copy=True)
+
+
+def _with_inner(optimizer: Any) -> list[tuple[int, Any, Any]]:
     if optimizer is None:
         return []
-    return [one for number, leaf in enumerate(leaves(optimizer)) for one in _of_leaf(number, leaf)]
+    found = [(number, leaf, getattr(leaf, "optimizer", None)) for number, leaf in enumerate(leaves(optimizer))]
+    return [one for one in found if one[2] is not None]
 
 
-def _of_leaf(number: int, leaf: Any) -> Iterator[Kept]:
-    inner = getattr(leaf, "optimizer", None)
-    if inner is None:
-        return
+def _of_leaf(number: int, leaf: Any, inner: Any) -> Iterator[Kept]:
     models = _model_params(leaf)
     for group_number, group in enumerate(inner.param_groups):
         for param_number, main in enumerate(group["params"]):

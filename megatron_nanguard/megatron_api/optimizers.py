@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -39,9 +40,14 @@ def scalers(optimizer: Any) -> list[Any]:
     return list(found.values())
 
 
+def dynamic_scalers(optimizer: Any) -> list[Any]:
+    """Those that adjust themselves, so that overflow is part of their work."""
+    return [scaler for scaler in scalers(optimizer) if hasattr(scaler, "min_scale")]
+
+
 def is_dynamic(optimizer: Any) -> bool:
-    """Whether a scaler of this optimizer adjusts itself, so that overflow is part of its work."""
-    return any(hasattr(scaler, "min_scale") for scaler in scalers(optimizer))
+    """Whether a scaler of this optimizer adjusts itself."""
+    return bool(dynamic_scalers(optimizer))
 
 
 def scale_is_minimal(optimizer: Any) -> Tensor | None:
@@ -49,10 +55,9 @@ def scale_is_minimal(optimizer: Any) -> Tensor | None:
 
     Sync: none.
     """
-    for scaler in scalers(optimizer):
-        if hasattr(scaler, "min_scale"):
-            minimal: Tensor = scaler.scale <= scaler.min_scale
-            return minimal
+    for scaler in dynamic_scalers(optimizer):
+        minimal: Tensor = scaler.scale <= scaler.min_scale
+        return minimal
     return None
 
 
@@ -66,13 +71,41 @@ def loss_scale(optimizer: Any) -> float | None:
     return None
 
 
-def growth_begins_anew(optimizer: Any) -> bool:
-    """Whether a dynamic scale has counted no good step since it last went up, or since it last met an overflow.
+@dataclass(frozen=True)
+class ScalerTrackers:
+    """What a dynamic loss scaler counts.
+
+    Attributes:
+        growth: steps applied since the scale last went up, or since an overflow.
+        hysteresis_left: overflows until the scale goes down; 0 or less when it went down already.
+        hysteresis: what ``hysteresis_left`` begins with whenever the scale goes up.
+    """
+
+    growth: int
+    hysteresis_left: int
+    hysteresis: int
+
+
+def scaler_trackers(optimizer: Any) -> list[ScalerTrackers]:
+    """Of each dynamic scaler that counts as Megatron's does; one of a trainer's own may not.
 
     Source: megatron/core/optimizer/grad_scaler.py, DynamicGradScaler.update
     """
-    dynamic = [scaler for scaler in scalers(optimizer) if hasattr(scaler, "min_scale")]
-    return any(scaler.state_dict()["growth_tracker"] == 0 for scaler in dynamic)
+    states = [
+        (scaler.state_dict(), scaler.hysteresis)
+        for scaler in dynamic_scalers(optimizer)
+        if hasattr(scaler, "hysteresis")
+    ]
+    return [
+        ScalerTrackers(state["growth_tracker"], state["hysteresis_tracker"], hysteresis)
+        for state, hysteresis in states
+        if state.keys() >= {"growth_tracker", "hysteresis_tracker"}
+    ]
+
+
+def scale_window(optimizer: Any) -> int:
+    """``--loss-scale-window``: good steps after which a dynamic scale goes up; 0 without one."""
+    return max((scaler.growth_interval for scaler in dynamic_scalers(optimizer)), default=0)
 
 
 class ScalerStates:

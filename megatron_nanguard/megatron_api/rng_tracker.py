@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -20,23 +20,24 @@ def states() -> dict[str, Tensor]:
     return {name: s.clone() if isinstance(s, Tensor) else s.get_state() for name, s in tracker.get_states().items()}
 
 
-def keep() -> Callable[[], None]:
-    """Copy the named states now; the result puts them back, as often as it is called.
+def current() -> str | None:
+    """The name that the tracker calls current; None where it calls none so."""
+    tracker = _tracker()
+    return None if tracker is None else vars(tracker).get("_current_state_name")
+
+
+def put_back(kept: Mapping[str, Tensor], name: str | None) -> None:
+    """Set the named states to earlier ones, and the current name; nothing where there were none.
 
     A graph-safe state is a generator that captured graphs know: it stays the same object and is set.
     """
     tracker = _tracker()
-    if tracker is None or not tracker.get_states():
-        return lambda: None
-    kept = states()
-    current = vars(tracker).get("_current_state_name")
-
-    def put_back() -> None:
-        tracker.set_states({name: _set(tracker.get_states().get(name), state) for name, state in kept.items()})
-        if current is not None:
-            tracker._current_state_name = current
-
-    return put_back
+    if tracker is None or not kept:
+        return
+    present = tracker.get_states()
+    tracker.set_states({each: _set(present.get(each), state) for each, state in kept.items()})
+    if name is not None:
+        tracker._current_state_name = name
 
 
 def _set(present: Any, state: Tensor) -> Any:

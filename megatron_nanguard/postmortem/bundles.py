@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.reading import find_incident
+from megatron_nanguard.postmortem.finding import find_incident
 from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
+from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json_form import to_json
 
 BUNDLE_NAME: Final = "bundle"
 CALL_NAME: Final = "call.json"
@@ -29,12 +32,17 @@ def find_bundle(path: Path) -> Path:
     Raises:
         PostmortemError: there is none; says why that can be.
     """
-    if (path / CALL_NAME).exists():
+    if os.path.exists(path / CALL_NAME):
         return path
     bundle = find_incident(path) / BUNDLE_NAME
-    if not (bundle / CALL_NAME).exists():
+    if not os.path.exists(bundle / CALL_NAME):
         raise PostmortemError(f"{bundle.parent} has no {BUNDLE_NAME}/: no origin was found, or nothing was captured")
     return bundle
+
+
+def can_run(bundle: Path) -> bool:
+    """Whether a bundle holds a call with its inputs; it may say why there is none, or be redacted."""
+    return (bundle / CALL_NAME).exists() and (bundle / TENSOR_NAMES[0]).exists()
 
 
 def state_cause(bundle: Path, cause: str) -> None:
@@ -56,34 +64,56 @@ def redact(path: Path) -> Iterator[Path]:
     Nothing else is touched. Links are left alone, and so is what they point to.
 
     Raises:
-        PostmortemError: the path is no directory, or a bundle cannot be read.
-        OSError: a file cannot be deleted.
+        PostmortemError: the path is no directory; or, after all others were stripped, the files that could not be.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise PostmortemError(f"{path} is no directory; give the directory of --nanguard-dir, a run or an incident")
+    failed = []
     for file in sorted(path.rglob("*")):
-        if file.is_symlink() or not file.is_file():
-            continue
-        if _holds_tensors(file):
-            file.unlink()
-            yield file
-        elif file.name == CALL_NAME:
-            _rewrite(file, is_redacted=True)
-            yield file
+        try:
+            if _strip(file):
+                yield file
+        except OSError as error:
+            failed.append(f"{file}: cannot be stripped: {error.strerror}")
+        except PostmortemError as error:
+            failed.append(str(error))
+    if failed:
+        raise PostmortemError("; ".join(failed))
+
+
+def _strip(file: Path) -> bool:
+    """Delete or mark one file; gives back whether there was anything to do."""
+    if file.is_symlink() or not file.is_file():
+        return False
+    if _holds_tensors(file):
+        file.unlink()
+        return True
+    if file.name == CALL_NAME:
+        _rewrite(file, is_redacted=True)
+        return True
+    if file.suffix == ".json" and _is_captured(file):
+        _replace(file, without_samples(read_record(CaptureFile, file)))
+        return True
+    return False
 
 
 def _holds_tensors(file: Path) -> bool:
     if file.name in TENSOR_NAMES:
         return (file.parent / CALL_NAME).exists()
+    if file.suffix == TENSORS_SUFFIX:
+        return _is_captured(file) and file.with_suffix(".json").exists()
     return file.suffix == ".pt" and file.parent.name == WATCH_NAME and file.parents[2].name == "runs"
 
 
+def _is_captured(file: Path) -> bool:
+    return file.parent.name == DIRECTORY and re.fullmatch(r"rank\d{5,}", file.stem) is not None
+
+
 def _rewrite(file: Path, **changes: object) -> None:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise PostmortemError(f"{file}: cannot be read: {error.strerror}") from error
-    saved = replace(from_json(SavedCall, content, source=str(file)), **changes)  # type: ignore[arg-type]
+    _replace(file, replace(read_record(SavedCall, file), **changes))  # type: ignore[arg-type]
+
+
+def _replace(file: Path, record: object) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_bytes(to_json(saved))
+    temporary.write_bytes(to_json(record))
     os.replace(temporary, file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,21 @@ class RunDirectory:
         again = self._incidents_of_step[step]
         self._incidents_of_step[step] += 1
         return f"incidents/step_{step:08d}" + (f".{again}" if again else "")
+
+    def withdraw(self, incident: str, step: int, name: str) -> None:
+        """Take back what this rank wrote of an incident that turned out to be none; call it on every rank alike.
+
+        Args:
+            incident: what `incident_path` gave for the step.
+            name: of this rank's file.
+        """
+        self._incidents_of_step[step] -= 1
+        folder = self.path / incident
+        # Not empty as long as other ranks' files are in it, or other incidents; the last rank takes it away.
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+            folder.parent.rmdir()
 
     def write(self, relative: str, record: Any) -> Path | None:
         """Write one record under a temporary name, then rename it, so that a reader never meets half a file.
@@ -72,9 +88,13 @@ class RunDirectory:
 
 
 def postmortem_name(postmortem: Postmortem) -> str:
+    """Name of a post-mortem's file."""
+    return rank_name(postmortem.coordinates, postmortem.sizes)
+
+
+def rank_name(place: Coordinates, sizes: ParallelSizes) -> str:
     """Name of a rank's file: `rank00005_tp1pp1dp0.json`."""
-    place = postmortem.coordinates
-    return f"rank{place.rank:05d}_{place.label(postmortem.sizes)}.json"
+    return f"rank{place.rank:05d}_{place.label(sizes)}.json"
 
 
 def trace_name(place: Coordinates, sizes: ParallelSizes) -> str:

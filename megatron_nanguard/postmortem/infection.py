@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Infected
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import RankSets
 
 LISTED_INFECTED = 64
@@ -50,9 +51,11 @@ def _embedding_stages(place: Coordinates, sizes: ParallelSizes) -> Group | None:
 
 
 CARRIERS = (
-    Carrier("data-parallel reduction", _replicas, "data-parallel group of tp{tp} pp{pp}"),
-    Carrier("gradient all-reduce over tensor parallel ranks", _stage, "pipeline stage {pp}"),
-    Carrier("gradient all-reduce of tied embeddings", _embedding_stages, "first and last stage of tp{tp}"),
+    Carrier(phrase("data-parallel reduction"), _replicas, phrase("data-parallel group of tp{tp} pp{pp}")),
+    Carrier(phrase("gradient all-reduce over tensor parallel ranks"), _stage, phrase("pipeline stage {pp}")),
+    Carrier(
+        phrase("gradient all-reduce of tied embeddings"), _embedding_stages, phrase("first and last stage of tp{tp}")
+    ),
 )
 """In the order of a step; the first that joins a rank to one that was bad before is named."""
 
@@ -75,7 +78,9 @@ def trace_infection(
     known = [rank for rank in ranks.bad_after_only if rank in places]
     found = tuple(_infected(places[rank], sources, sizes) for rank in known[:LISTED_INFECTED])
     left_out = len(known) - len(found)
-    return found, ((f"{left_out} more infected ranks, see ranks.bad_after_only",) if left_out else ())
+    return found, (
+        (phrase("{number} more infected ranks, see ranks.bad_after_only", number=left_out),) if left_out else ()
+    )
 
 
 def _by_group(
@@ -95,4 +100,4 @@ def _infected(place: Coordinates, sources: list[Mapping[Group, list[int]]], size
         if group is not None and group in groups:
             words = carrier.words.format(tp=place.tp, pp=place.pp)
             return Infected(place.rank, carrier.by, words, tuple(groups[group][:LISTED_SOURCES]))
-    return Infected(place.rank, "not known", "", ())
+    return Infected(place.rank, phrase("not known"), "", ())

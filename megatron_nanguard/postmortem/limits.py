@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from megatron_nanguard.postmortem.short_health import cut_health, without_zeros
 from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.phrase import phrase, phrases_of
 from megatron_nanguard.records.postmortem import LocalGradients, Microbatch, Postmortem, ReducedState
 
 CLEAN_BYTES = 4 * 1024
@@ -19,6 +21,9 @@ BAD_BYTES = 1024 * 1024
 
 LIST_LENGTHS = (1024, 256, 64, 16, 4, 0)
 """Lengths that the lists of a post-mortem are cut to, one after the other, until the file fits."""
+
+KEPT_LAYERS = 32
+"""Layers whose norms are kept however short the lists are: the picture of the depth stays whole."""
 
 
 def limit_of(postmortem: Postmortem) -> int:
@@ -32,6 +37,8 @@ def limit_of(postmortem: Postmortem) -> int:
 def fit(postmortem: Postmortem) -> Postmortem:
     """Cut the lists of a post-mortem until its file is as small as it must be."""
     limit = limit_of(postmortem)
+    if limit > CLEAN_BYTES:
+        postmortem = replace(postmortem, phrases=phrases_of(postmortem))
     for shorter in _ever_shorter(postmortem):
         postmortem = shorter
         if len(to_json(shorter)) <= limit:
@@ -41,6 +48,8 @@ def fit(postmortem: Postmortem) -> Postmortem:
 
 def _ever_shorter(postmortem: Postmortem) -> Iterator[Postmortem]:
     yield postmortem
+    postmortem = replace(postmortem, phrases={}, health=without_zeros(postmortem.health))
+    yield postmortem
     without_sets = _drop_rank_sets(postmortem)
     yield without_sets
     for length in LIST_LENGTHS:
@@ -49,6 +58,7 @@ def _ever_shorter(postmortem: Postmortem) -> Iterator[Postmortem]:
             local=_cut_local(without_sets.local, length),
             reduced=_cut_reduced(without_sets.reduced, length),
             microbatches=_cut_microbatches(without_sets.microbatches, length),
+            health=cut_health(without_sets.health, length),
             notes=_cut_notes(without_sets, length),
         )
 
@@ -62,14 +72,27 @@ def _drop_rank_sets(postmortem: Postmortem) -> Postmortem:
         ranks=None,
         groups=tuple(replace(group, ranks=()) for group in postmortem.groups),
         infected_groups=tuple(replace(group, ranks=()) for group in postmortem.infected_groups),
-        notes=("rank sets left out to keep this file small: see incident.json", *postmortem.notes),
+        notes=(phrase("rank sets left out to keep this file small: see incident.json"), *postmortem.notes),
     )
 
 
 def _cut_local(local: LocalGradients, length: int) -> LocalGradients:
     left_out = max(0, len(local.parameters) - length)
-    layers = dict(list(local.by_layer.items())[: max(length, 64)])
-    return replace(local, parameters=local.parameters[:length], by_layer=layers, truncated=local.truncated + left_out)
+    return replace(
+        local,
+        parameters=local.parameters[:length],
+        by_layer=dict(list(local.by_layer.items())[: max(length, 64)]),
+        truncated=local.truncated + left_out,
+        norm_by_layer=_cut_layers(local.norm_by_layer, max(length, KEPT_LAYERS)),
+    )
+
+
+def _cut_layers(norms: dict[str, float | None], length: int) -> dict[str, float | None]:
+    """Keep every n-th layer, and each one whose norm is not finite."""
+    step = max(1, -(-len(norms) // length))
+    return {
+        layer: norm for index, (layer, norm) in enumerate(norms.items()) if index % step == 0 or not _is_finite(norm)
+    }
 
 
 def _cut_reduced(reduced: ReducedState, length: int) -> ReducedState:
@@ -83,11 +106,15 @@ def _cut_microbatches(microbatches: tuple[Microbatch, ...], length: int) -> tupl
     return tuple(sorted(by_interest, key=lambda microbatch: microbatch.index))
 
 
-def _is_finite(loss: float | None) -> bool:
-    return loss is None or math.isfinite(loss)
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
 
 
 def _cut_notes(postmortem: Postmortem, length: int) -> tuple[str, ...]:
     notes = postmortem.notes[: max(length, 8)]
     left_out = max(0, len(postmortem.microbatches) - length)
-    return (*notes, f"{left_out} micro-batches left out to keep this file small") if left_out else notes
+    return (
+        (*notes, phrase("{left_out} micro-batches left out to keep this file small", left_out=left_out))
+        if left_out
+        else notes
+    )

@@ -6,22 +6,25 @@ data-parallel reduction. Ranks 2, 3, 6, 7 were infected by communication alone.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.infection import trace_infection
+from megatron_nanguard.postmortem.merged_devices import DeviceMerger
+from megatron_nanguard.postmortem.merged_health import HealthMerger
 from megatron_nanguard.postmortem.merged_losses import LossMerger
 from megatron_nanguard.postmortem.merged_parameters import ParameterMerger
+from megatron_nanguard.postmortem.merged_replay import ReplayMerger
 from megatron_nanguard.postmortem.summary import summarize
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, RankGroup
-from megatron_nanguard.records.incident import BatchSpot, DeviceCount, Incident, PolicyOutcome
+from megatron_nanguard.records.incident import BatchSpot, Incident, PolicyOutcome
+from megatron_nanguard.records.phrase import Phrasing, phrase, phrases_of
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 
-UNKNOWN_OUTCOME = "not known: the run ended before the files of its ranks were merged"
+UNKNOWN_OUTCOME = phrase("not known: the run ended before the files of its ranks were merged")
 
 LISTED_FINDINGS = 64
 """Findings of an audit that one incident lists; every rank's file has its own in full."""
@@ -76,8 +79,9 @@ class _Merger:
         self._exchanged: Exchanged | None = None
         self._parameters = ParameterMerger()
         self._losses = LossMerger()
-        self._devices: Counter[tuple[str, str, str]] = Counter()
+        self._devices = DeviceMerger()
         self._notes: dict[str, list[int]] = {}
+        self._phrases: dict[str, Phrasing] = {}
         self._scalars: dict[str, float] = {}
         self._audited = True
         self._audit: list[AuditFinding] = []
@@ -85,6 +89,8 @@ class _Merger:
         self._zero_tokens: list[BatchSpot] = []
         self._own_faults: list[int] = []
         self._arbitrations: list[Arbitration] = []
+        self._replay = ReplayMerger()
+        self._health = HealthMerger()
 
     def add(self, postmortem: Postmortem) -> None:
         rank = postmortem.coordinates.rank
@@ -97,10 +103,12 @@ class _Merger:
             self._exchanged = Exchanged(postmortem.ranks, postmortem.groups, postmortem.infected_groups)
         self._parameters.add(postmortem)
         self._losses.add(rank, postmortem.microbatches)
-        device = postmortem.device
-        self._devices[device.backend, device.name, device.overflow_mode] += 1
+        self._devices.add(postmortem)
         self._arbitrations += postmortem.arbitrations
+        self._health.add(postmortem, _fate(postmortem))
+        self._replay.add(rank, postmortem.replay)
         self._audited &= postmortem.audited
+        self._phrases |= postmortem.phrases
         self._audit += postmortem.audit
         self._changed += [BatchSpot(rank, index) for index in postmortem.changed_after_fetch]
         self._zero_tokens += [BatchSpot(rank, one.index) for one in postmortem.microbatches if one.num_tokens == 0]
@@ -119,11 +127,13 @@ class _Merger:
         first = self._first
         if first is None:
             raise PostmortemError("no rank's post-mortem could be read")
-        exchanged = exchanged or self._exchanged or self._without_exchange()
+        exchanged = exchanged or self._exchanged
+        expected = _everyone(exchanged.ranks) if exchanged else range(first.sizes.world)
+        exchanged = exchanged or self._without_exchange()
         kind = min(self._kinds, key=list(Kind).index)
         infected, infection_notes = trace_infection(exchanged.ranks, self._places, first.sizes)
         parameters, left_out, parameter_notes = self._parameters.merged(first.sizes)
-        return Incident(
+        merged = Incident(
             run_id=first.run_id,
             step=first.step,
             kind=kind,
@@ -133,12 +143,13 @@ class _Merger:
             groups=exchanged.groups,
             infected_groups=exchanged.infected_groups,
             infected=infected,
-            replay=first.replay,
+            replay=self._replay.merged(),
             audited=self._audited,
             audit=tuple(self._audit[:LISTED_FINDINGS]),
             changed_after_fetch=tuple(self._changed[:LISTED_FINDINGS]),
             zero_tokens=tuple(self._zero_tokens[:LISTED_FINDINGS]),
             arbitrations=tuple(self._arbitrations[:LISTED_FINDINGS]),
+            health=self._health.merged(),
             own_faults=tuple(self._own_faults[:LISTED_FINDINGS]),
             parameters=parameters,
             parameters_truncated=left_out,
@@ -148,12 +159,15 @@ class _Merger:
             grad_norm=self._scalars.get("grad_norm"),
             clip_coefficient=self._scalars.get("clip_coefficient"),
             policy=policy or PolicyOutcome(first.policy, "unknown", None, UNKNOWN_OUTCOME),
-            devices=tuple(DeviceCount(*device, count) for device, count in sorted(self._devices.items())),
+            devices=self._devices.counted(),
+            num_hosts=self._devices.num_hosts,
+            accused_devices=self._devices.accused(exchanged.ranks),
             files=tuple(files),
-            missing_ranks=_missing(exchanged.ranks, self._places),
+            missing_ranks=tuple(sorted(set(expected) - self._places.keys())),
             versions=first.versions,
             notes=(*notes, *_counted(self._notes), *infection_notes, *parameter_notes),
         )
+        return replace(merged, phrases=self._phrases | phrases_of(merged))
 
     def _without_exchange(self) -> Exchanged:
         """No rank came past the exchange: each one's own flags are all there is."""
@@ -168,12 +182,15 @@ def _fate(postmortem: Postmortem) -> str:
     return "bad_after_only" if flags.reduced else "clean"
 
 
-def _missing(ranks: RankSets, places: Mapping[int, Coordinates]) -> tuple[int, ...]:
-    everyone = (*ranks.bad_before, *ranks.bad_after_only, *ranks.clean)
-    return tuple(sorted(rank for rank in everyone if rank not in places))
+def _everyone(ranks: RankSets) -> tuple[int, ...]:
+    return (*ranks.bad_before, *ranks.bad_after_only, *ranks.clean)
 
 
 def _counted(notes: Mapping[str, list[int]]) -> tuple[str, ...]:
     """A note of one rank names it; one of several is said once."""
-    said_by = {note: f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" for note, ranks in notes.items()}
-    return tuple(f"{who}: {note}" for note, who in said_by.items())
+    return tuple(
+        phrase("rank {rank}: {note}", rank=ranks[0], note=note)
+        if len(ranks) == 1
+        else phrase("{number} ranks: {note}", number=len(ranks), note=note)
+        for note, ranks in notes.items()
+    )

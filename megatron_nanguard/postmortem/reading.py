@@ -1,68 +1,69 @@
-"""Find an incident under any path a person would give, and read it."""
+"""Read an incident: as it was merged in the run, or from whatever its ranks left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.postmortem.finding import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching
 from megatron_nanguard.postmortem.merging import Exchanged, merge
+from megatron_nanguard.postmortem.plausible import check_incident
+from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
+from megatron_nanguard.postmortem.table import RankTable
+from megatron_nanguard.records.alike import AlikeReader, paused_collection
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.json_file import read_record
 from megatron_nanguard.records.postmortem import Postmortem
 from megatron_nanguard.records.trace import RankTrace
 
-MERGED_NAME = "incident.json"
-RANK_FILES = "rank*_*.json"
-TRACE_FILES = "trace*_*.json"
-LOOKED_BACK = 16
-"""Earlier incidents that are read."""
-
 
 class Found(NamedTuple):
-    """An incident and the directory it was read from."""
+    """An incident and the directory it was read from.
+
+    Attributes:
+        incident: the merged incident.
+        directory: where its files are.
+        is_judged: the run came to a verdict; otherwise traces and evidence are still to be weighed.
+        table: what the files of the ranks tell, where they were read.
+    """
 
     incident: Incident
     directory: Path
+    is_judged: bool
+    table: RankTable | None
 
 
-def load_incident(path: Path) -> Found:
-    """Read the newest incident under a path.
+def load_incident(path: Path, step: int | None = None, track: Track = untracked) -> Found:
+    """Read an incident under a path.
 
     Args:
         path: the directory of `--nanguard-dir`, of a run or of an incident, or an `incident.json`.
+        step: the newest one of this step; None for the newest of all.
+        track: shows how many files were read.
     Raises:
         PostmortemError: nothing is there, or it cannot be read; says what to give instead.
     """
-    directory = find_incident(path)
-    merged = directory / MERGED_NAME
-    if merged.exists():
-        return Found(from_json(Incident, _read(merged), source=str(merged)), directory)
-    return Found(merge_directory(directory), directory)
-
-
-def find_incident(path: Path) -> Path:
-    """Find the directory of the newest incident under a path.
-
-    Raises:
-        PostmortemError: nothing is there; says what to give instead.
-    """
-    if path.is_file():
-        if path.name != MERGED_NAME:
-            raise PostmortemError(f"{path} is not an {MERGED_NAME}; give its directory")
-        return path.parent
-    if not path.is_dir():
-        raise PostmortemError(f"{path} does not exist; give the directory of --nanguard-dir, a run or an incident")
-    if (path / MERGED_NAME).exists() or any(path.glob(RANK_FILES)):
-        return path
-    if (path / "incidents").is_dir():
-        return _newest_of_run(path)
-    return _newest_of_runs(path)
+    directory = find_incident(path, step)
+    try:
+        found = _load(directory, track)
+    except OSError as error:
+        raise PostmortemError(f"{error.filename or directory}: cannot be read: {error.strerror}") from error
+    if step not in (None, found.incident.step):
+        raise PostmortemError(f"{found.directory} is the incident of step {found.incident.step}, not of step {step}")
+    return found
 
 
 def merge_directory(
-    directory: Path, *, exchanged: Exchanged | None = None, policy: PolicyOutcome | None = None
+    directory: Path,
+    *,
+    exchanged: Exchanged | None = None,
+    policy: PolicyOutcome | None = None,
+    notes: Sequence[str] = (),
+    track: Track = untracked,
+    table: RankTable | None = None,
 ) -> Incident:
     """Merge the files of all ranks in one incident directory; a file that cannot be read becomes a note.
 
@@ -70,73 +71,77 @@ def merge_directory(
         directory: the incident.
         exchanged: the rank sets of the exchange; None to take them from the files.
         policy: what was done; None when nobody lived to tell.
+        notes: what else a reader should know.
+        track: shows how many files were read.
+        table: takes what a picture tells of each rank.
     Raises:
         PostmortemError: no file of a rank can be read.
     """
-    files = sorted(path.name for path in directory.glob(RANK_FILES))
-    unreadable: list[str] = []  # filled while merge reads, and read by it after that
+    files = RankFiles(directory, track)
     try:
-        return merge(
-            _read_each(directory, files, unreadable), exchanged=exchanged, policy=policy, files=files, notes=unreadable
-        )
+        merged = merge(_noted(files, table), exchanged=exchanged, policy=policy, files=files.names)
     except PostmortemError as error:
-        raise PostmortemError("; ".join([f"{directory}: {error}", *unreadable])) from None
+        raise PostmortemError("; ".join([f"{directory}: {error}", *notes, *files.complaints])) from None
+    return replace(merged, notes=(*notes, *files.complaints, *merged.notes))
 
 
-def read_traces(directory: Path) -> tuple[RankTrace, ...]:
-    """The traces that ranks left in one incident directory; one that cannot be read counts as missing."""
-    traces = []
-    for path in sorted(directory.glob(TRACE_FILES)):
-        try:
-            traces.append(from_json(RankTrace, _read(path), source=path.name))
-        except PostmortemError:
-            continue
-    return tuple(traces)
+def read_traces(directory: Path, track: Track = untracked) -> tuple[RankTrace, ...]:
+    """The traces that ranks left in one incident directory; one that cannot be read is a broken one of its rank."""
+    reader = AlikeReader(RankTrace)
+    with paused_collection():
+        return tuple(_read_trace(reader, directory, name) for name in track(matching(directory, TRACE_FILES), "traces"))
 
 
-def earlier_incidents(directory: Path) -> Iterator[Incident]:
-    """The merged incidents of the run that stand before one, the last few, in order; what cannot be read is left out.
-
-    Args:
-        directory: of the incident.
-    """
-    before = sorted(path for path in directory.parent.glob("step_*") if path.name < directory.name)
-    for path in before[-LOOKED_BACK:]:
-        try:
-            yield from_json(Incident, _read(path / MERGED_NAME), source=str(path / MERGED_NAME))
-        except PostmortemError:
-            continue
-
-
-def _read_each(directory: Path, files: list[str], unreadable: list[str]) -> Iterator[Postmortem]:
-    for name in files:
-        try:
-            yield from_json(Postmortem, _read(directory / name), source=name)
-        except PostmortemError as error:
-            unreadable.append(str(error))
-
-
-def _read(path: Path) -> bytes:
+def _read_trace(reader: AlikeReader[RankTrace], directory: Path, name: str) -> RankTrace:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise PostmortemError(f"{path}: cannot be read: {error.strerror}") from error
+        return reader.read(directory / name, name)
+    except PostmortemError as error:
+        rank, _, coords = name.removeprefix("trace").removesuffix(".json").partition("_")
+        return RankTrace(rank=int(rank), coords=coords, microbatch=None, broken=str(error))
 
 
-def _newest_of_run(run: Path) -> Path:
-    """The incident of the last step; names sort by step, then by number within the step."""
-    incidents = sorted(path for path in (run / "incidents").glob("step_*") if path.is_dir())
-    if not incidents:
-        raise PostmortemError(f"{run} holds no incident")
-    return incidents[-1]
+def _noted(postmortems: Iterable[Postmortem], table: RankTable | None) -> Iterator[Postmortem]:
+    for postmortem in postmortems:
+        if table is not None:
+            table.add(postmortem)
+        yield postmortem
 
 
-def _newest_of_runs(root: Path) -> Path:
-    """The newest incident of the newest run that has one; names of runs begin with their start time."""
-    runs = sorted((root / "runs").glob("*/"), reverse=True)
-    for run in runs:
-        if any((run / "incidents").glob("step_*")):
-            return _newest_of_run(run)
-    if runs:
-        raise PostmortemError(f"{root} holds {len(runs)} runs and no incident")
-    raise PostmortemError(f"{root} is no directory of --nanguard-dir: it has neither runs/ nor incidents/")
+def _load(directory: Path, track: Track) -> Found:
+    """What the run merged; where it did not come that far, or the file is damaged, the files of the ranks."""
+    path = directory / MERGED_NAME
+    has_files = bool(matching(directory, RANK_FILES))
+    if not path.exists():
+        return _merge_now(directory, track)
+    try:
+        merged = _read_merged(path)
+    except PostmortemError as error:
+        if not has_files:
+            raise
+        return _merge_now(directory, track, notes=(str(error),))
+    if merged.causes or not has_files:
+        return Found(merged, directory, bool(merged.causes), None)
+    # What was written before the run came to a verdict may be less than the files of the ranks say by now.
+    exchanged = Exchanged(merged.ranks, merged.groups, merged.infected_groups)
+    try:
+        return _merge_now(directory, track, exchanged, merged.policy)
+    except PostmortemError:
+        return Found(merged, directory, False, None)
+
+
+def _read_merged(path: Path) -> Incident:
+    merged = read_record(Incident, path)
+    check_incident(merged, str(path))
+    return merged
+
+
+def _merge_now(
+    directory: Path,
+    track: Track,
+    exchanged: Exchanged | None = None,
+    policy: PolicyOutcome | None = None,
+    notes: Sequence[str] = (),
+) -> Found:
+    table = RankTable()
+    merged = merge_directory(directory, exchanged=exchanged, policy=policy, notes=notes, track=track, table=table)
+    return Found(merged, directory, False, table)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.json_file import read_record
 from megatron_nanguard.records.status import Status
 
 
@@ -35,13 +36,15 @@ def read_statuses(run: Path) -> FiredCounts:
     """Read every status file of a run.
 
     Raises:
-        PostmortemError: there is none; says what to give instead.
+        PostmortemError: there is none, or one cannot be read; says what to give instead.
     """
+    if not os.path.isdir(run):
+        raise PostmortemError(f"{run} is no directory; give the directory of one run, DIR/runs/RUN")
     files = sorted((run / "status").glob("rank*.json"))
     if not files:
         newest = "; give one of its runs/" if (run / "runs").is_dir() else ""
         raise PostmortemError(f"{run} holds no status files; they are written when a guarded run ends{newest}")
-    statuses = [from_json(Status, file.read_bytes(), source=str(file)) for file in files]
+    statuses = [read_record(Status, file) for file in files]
     points = sorted({name for status in statuses for name in status.points_fired})
     calls = {name: [status.points_fired.get(name, 0) for status in statuses] for name in points}
     return FiredCounts(

@@ -27,6 +27,7 @@ class Arbitration:
         peer: outcome on the device of another rank.
         peer_rank: that rank; null without one.
         peer_device: what that device says of itself; empty without one.
+        peer_is_alike: it is the same model, and on the same host; null without a peer.
         reference_fp32: outcome in float32 on the CPU, rounded to the type of the output.
         reference_fp64: the same in float64.
         out_of_range: the float64 result is finite, but not in the type of the output.
@@ -45,6 +46,7 @@ class Arbitration:
     peer: str = NOT_TRIED
     peer_rank: int | None = None
     peer_device: str = ""
+    peer_is_alike: bool | None = None
     reference_fp32: str = NOT_TRIED
     reference_fp64: str = NOT_TRIED
     out_of_range: bool = False
@@ -60,12 +62,14 @@ class PeerAnswer:
     Attributes:
         rank: the peer.
         device: what its device says of itself.
+        host: it is in.
         outcome: "bad", "finite" or the reason why it did not run the call.
         schema_version: form of this file.
     """
 
     rank: int
     device: str
+    host: str = ""
     outcome: str
     schema_version: int = SCHEMA_VERSION
 

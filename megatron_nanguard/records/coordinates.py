@@ -21,6 +21,7 @@ class ParallelSizes:
         pp: pipeline parallel size.
         expert_tp: tensor parallel size inside the experts.
         expert_dp: replicas of one expert.
+        vpp: model chunks on a rank; more than one under virtual pipelining.
     """
 
     world: int
@@ -31,6 +32,7 @@ class ParallelSizes:
     pp: int
     expert_tp: int
     expert_dp: int
+    vpp: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,25 @@ class Coordinates:
     pp: int
     expert_tp: int
     expert_dp: int
+
+    @classmethod
+    def in_default_order(cls, rank: int, sizes: ParallelSizes) -> Coordinates:
+        """Where a rank stands if the run used Megatron's default order of axes (tp-cp-ep-dp-pp).
+
+        Source: megatron/core/parallel_state.py, initialize_model_parallel
+        """
+        stage, dense = divmod(rank, sizes.tp * sizes.cp * sizes.dp)
+        expert = dense // sizes.expert_tp
+        return cls(
+            rank=rank,
+            tp=dense % sizes.tp,
+            cp=dense // sizes.tp % sizes.cp,
+            ep=expert % sizes.ep,
+            dp=dense // (sizes.tp * sizes.cp),
+            pp=stage,
+            expert_tp=dense % sizes.expert_tp,
+            expert_dp=expert // sizes.ep,
+        )
 
     def label(self, sizes: ParallelSizes) -> str:
         """Name the place in a word that fits a file name: `tp0pp1dp0`, then `cp0` and `ep1` where these axes exist."""

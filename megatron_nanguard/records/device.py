@@ -28,3 +28,18 @@ class DeviceFacts:
     overflow_mode: OverflowMode
     memory_total_bytes: int | None
     details: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RankDevice:
+    """Which device a rank computed on: a rank moves when a job starts again, a device stays.
+
+    Attributes:
+        rank: global rank.
+        host: host name.
+        device: its number on the host, with the vendor's name for it where that is known; empty where a host has one.
+    """
+
+    rank: int
+    host: str
+    device: str

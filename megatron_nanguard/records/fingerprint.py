@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from megatron_nanguard.records import SCHEMA_VERSION
 
+FINGERPRINT_NAME = "fingerprint.json"
+"""In the directory of the run."""
+
 ENVIRONMENT_ALLOW_LIST = (
     "ASCEND_LAUNCH_BLOCKING",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -66,6 +69,7 @@ class Fingerprint:
         environment: the variables of the allow-list that are set.
         kernel_backends: which implementation computes what, such as attention.
         host_changes: host options that the guard changed.
+        command_line: the host's script and its arguments, those of the guard left out; empty where it has none.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -77,3 +81,4 @@ class Fingerprint:
     environment: dict[str, str]
     kernel_backends: dict[str, str]
     host_changes: tuple[HostChange, ...]
+    command_line: tuple[str, ...] = ()

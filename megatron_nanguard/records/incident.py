@@ -9,6 +9,9 @@ from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
+from megatron_nanguard.records.device import RankDevice
+from megatron_nanguard.records.health import DeviceHealth
+from megatron_nanguard.records.phrase import Phrasing
 from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets, ScalerState
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
@@ -31,8 +34,10 @@ class Origin:
         positions: first bad positions in the output.
         kind: what the walk ended at; null where no trace was made.
         facts: the bad output, with counts; null where it was not looked at.
-        inputs: the inputs, as far as they were looked at.
+        inputs: every tensor it read, and the plain numbers among its arguments that are NaN or Inf; empty where nothing
+            of what went in was recorded.
         forward_operator: the forward operator that made a backward node; null when unknown.
+        function_line: `file:line in Class.backward` of the autograd.Function whose backward ran; null where none did.
         ranks: the ranks that share the origin, ascending: the members of a collective that spoiled its result.
         times: how many events like this one there were on the rank.
         path: from here towards the gradient.
@@ -52,6 +57,7 @@ class Origin:
     facts: TensorFacts | None = None
     inputs: tuple[TensorFacts, ...] = ()
     forward_operator: str | None = None
+    function_line: str | None = None
     ranks: tuple[int, ...] = ()
     times: int = 1
     path: tuple[str, ...] = ()
@@ -63,10 +69,12 @@ class Infected:
 
     Attributes:
         rank: global rank.
-        by: the communication that carried it, such as "gradient reduction".
+        by: the communication that carried it, such as "PP recv from rank 5" or "DP gradient all-reduce".
         group: the group it went through, in words.
         from_ranks: the ranks of that group that were bad before; `from` in the file.
         first_used: what would have used the bad values first; null when unknown.
+        call: the operator and its running number on the channel, such as "allreduce_ no. 39"; empty where not traced.
+        gradients: those that it alone made bad, the first of many; empty for the first communication of a rank.
     """
 
     rank: int
@@ -74,6 +82,8 @@ class Infected:
     group: str
     from_ranks: tuple[int, ...] = field(metadata={"key": "from"})
     first_used: str | None = None
+    call: str = ""
+    gradients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,6 +216,8 @@ class Incident:
         infected_groups: the infected set in the same form.
         origin: where it began, earliest first; empty until a replay found it.
         infected: who was infected, and by what.
+        also_infected: further communications that made gradients bad on ranks that were bad already, such as those of
+            tied embeddings.
         causes: ranked explanations.
         advice: the patterns that were recognised, by their name in the advice texts.
         replay: whether the step was run again.
@@ -215,6 +227,7 @@ class Incident:
         zero_tokens: micro-batches with no token that the loss counts.
         own_faults: ranks on which a part of the guard failed.
         arbitrations: accused calls that were run again.
+        health: the hardware of the ranks where it began, of those with something new to tell, and of a healthy peer.
         parameters: the bad parameters, before the reduction first.
         parameters_truncated: bad parameters left out of the list.
         losses: the losses of the step by micro-batch.
@@ -224,10 +237,13 @@ class Incident:
         clip_coefficient: the factor Megatron would clip with; null before it computed one.
         policy: what was done.
         devices: the devices of the run, equal ones counted.
+        num_hosts: hosts of the run; 0 when unknown.
+        accused_devices: where the ranks computed that were bad before the reduction, or only after it where none was.
         files: the files of the ranks, relative to this one.
-        missing_ranks: ranks of the exchange that wrote no readable file.
+        missing_ranks: ranks of the exchange, or of the run where it did not come to one, that wrote no readable file.
         versions: versions of the packages that matter.
         notes: what else a reader should know.
+        phrases: how texts of this file were put together, by text; a report in another language needs it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -241,6 +257,7 @@ class Incident:
     infected_groups: tuple[RankGroup, ...]
     origin: tuple[Origin, ...] = ()
     infected: tuple[Infected, ...] = ()
+    also_infected: tuple[Infected, ...] = ()
     causes: tuple[Cause, ...] = ()
     advice: tuple[str, ...] = ()
     replay: ReplaySummary = field(default_factory=ReplaySummary)
@@ -250,6 +267,7 @@ class Incident:
     zero_tokens: tuple[BatchSpot, ...] = ()
     own_faults: tuple[int, ...] = ()
     arbitrations: tuple[Arbitration, ...] = ()
+    health: tuple[DeviceHealth, ...] = ()
     parameters: tuple[MergedParameter, ...] = ()
     parameters_truncated: int = 0
     losses: tuple[MicrobatchLosses, ...] = ()
@@ -259,7 +277,10 @@ class Incident:
     clip_coefficient: float | None = None
     policy: PolicyOutcome
     devices: tuple[DeviceCount, ...] = ()
+    num_hosts: int = 0
+    accused_devices: tuple[RankDevice, ...] = ()
     files: tuple[str, ...] = ()
     missing_ranks: tuple[int, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    phrases: dict[str, Phrasing] = field(default_factory=dict)

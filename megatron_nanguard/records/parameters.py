@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+
+_LAYER = re.compile(r"^.*?layers\.\d+|^(?:.*:)?(?:de|en)coder\.[^.]+|^[^.]+")
+_NUMBER = re.compile(r"\blayers\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,17 @@ class ParameterMapFile:
     sizes: ParallelSizes
     same_as: str | None
     entries: tuple[ParameterEntry, ...]
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter belongs to: "decoder.layers.3", "decoder.final_layernorm", "embedding"."""
+    match = _LAYER.match(name)
+    return match[0] if match else name
+
+
+def depth_of(name: str) -> float:
+    """How deep a parameter or layer stands: by its layer number; embeddings first, final norm and head last."""
+    match = _NUMBER.search(name)
+    if match is None:
+        return -1.0 if "embedding" in name else math.inf
+    return float(match[1]) + (1e6 if name.startswith("mtp.") else 0.0)

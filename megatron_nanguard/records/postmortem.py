@@ -11,6 +11,8 @@ from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
+from megatron_nanguard.records.health import DeviceHealth
+from megatron_nanguard.records.phrase import Phrasing
 from megatron_nanguard.records.replay import ReplaySummary
 
 Pattern = Literal["nan", "inf", "nan+inf", "finite"]
@@ -85,12 +87,16 @@ class LocalGradients:
         parameters: the bad ones.
         by_layer: number of bad parameters per layer.
         truncated: bad parameters left out of the list to keep the file small.
+        norm_by_layer: norm of every layer of this rank, in forward order, to six digits; null for a layer whose
+            gradients were not looked at. Empty when one norm per bucket was taken; every n-th layer where the file had
+            to be small.
     """
 
     norm: float | None
     parameters: tuple[BadParameter, ...]
     by_layer: dict[str, int]
     truncated: int
+    norm_by_layer: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ class ScalerState:
 
     Attributes:
         in_search: no step was applied yet: the scale is still being searched for.
-        just_raised: the scale went up since the last step.
+        just_raised: the scale went up, and no step was applied at it yet.
         skips_in_a_row: skips up to now, this one not counted.
     """
 
@@ -212,7 +218,9 @@ class Postmortem:
         audit: what of them was bad before any replay.
         changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
         arbitrations: accused calls of this rank that were run again.
+        health: what the hardware under this rank says of itself; null where nothing was asked.
         notes: what else a reader should know.
+        phrases: how texts of this file were put together, by text; empty in that of a clean rank.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -244,4 +252,6 @@ class Postmortem:
     audit: tuple[AuditFinding, ...] = ()
     changed_after_fetch: tuple[int, ...] = ()
     arbitrations: tuple[Arbitration, ...] = ()
+    health: DeviceHealth | None = None
     notes: tuple[str, ...] = ()
+    phrases: dict[str, Phrasing] = field(default_factory=dict)

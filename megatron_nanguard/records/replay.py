@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PassLabel = Literal["plain", "traced", "synchronous", "marker"]
+PassLabel = Literal["plain", "traced", "probed", "synchronous", "marker"]
 CameBack = Literal["yes", "no", "partly"]
 Trial = Literal["finite", "bad", "not_tried"]
 
@@ -15,8 +15,9 @@ class ReplayPass:
     """One pass, over all ranks.
 
     Attributes:
-        label: "plain" is the same call and nothing else; "traced" reads along; "synchronous" waits after every
-            operator; "marker" fills every fresh buffer with a known NaN.
+        label: "plain" is the same call and nothing else; "traced" reads along; "probed" is another traced one, which
+            looks closely at what the first one found; "synchronous" waits after every operator; "marker" fills every
+            fresh buffer with a known NaN.
         came_back: whether the fault did: on every rank that had it, on none, or on others or some of them only.
     """
 
@@ -36,6 +37,10 @@ class ReplaySummary:
         passes: what came of each pass.
         previous_batch: the previous step's batch on this state, over all ranks.
         lower_scale: the same step far below its dynamic loss scale, over all ranks.
+        obstacle: what on this rank stood against it; empty where nothing did, and in the merged incident.
+        finite_exact: every gradient element and loss that is finite in both the first pass and the plain one is the
+            same bit for bit; null where that was not compared.
+        only_losses: ranks without a gradient element that is finite in both, of which the losses alone were compared.
     """
 
     done: bool = False
@@ -45,3 +50,6 @@ class ReplaySummary:
     passes: tuple[ReplayPass, ...] = ()
     previous_batch: Trial = "not_tried"
     lower_scale: Trial = "not_tried"
+    obstacle: str = ""
+    finite_exact: bool | None = None
+    only_losses: tuple[int, ...] = ()

@@ -19,6 +19,7 @@ class Status:
         steps_guarded: steps that ended with a vote.
         points_fired: how often each patch point was called, by target.
         alarms: votes that raised an alarm.
+        scale_checks: fp16 steps run again far below their loss scale, to tell an overflow of the scale from a fault.
         incidents: alarms that became incidents.
         notes: what else a reader should know, such as why the guard went off.
     """
@@ -30,4 +31,5 @@ class Status:
     points_fired: dict[str, int]
     alarms: int
     incidents: int
+    scale_checks: int = 0
     notes: tuple[str, ...] = ()

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.postmortem import Pattern
 
 Phase = Literal[
     "load", "forward", "recompute", "backward", "accumulate", "reduce", "finalize", "optimizer", "clip", "gather"
 ]
+
+Cargo = Literal["gradients", "parameters", ""]
+
+GRADIENT_OF: Final = "gradient of "
+"""Begins the name of a gradient that held something before any event; the parameter follows."""
+NUMBER: Final = "number"
+"""Stands for the dtype of an argument that is a plain number."""
+LISTED: Final = 8
+"""Longest list of origins or arrivals in a trace; a shorter one was not cut."""
+LISTED_DEPARTURES: Final = 256
+"""Longest list of departures: each must be found again from the ranks it went to."""
 
 
 class OriginKind(enum.Enum):
@@ -47,6 +60,8 @@ class TracedPlace:
         source_line: `file:line in function` of the first frame outside torch; null when unknown.
         forward_operator: the forward operator that made the node; null when unknown.
         forward_line: its source line.
+        function_line: `file:line in Class.backward`, where the autograd.Function is written whose backward runs; null
+            where none does.
     """
 
     phase: Phase
@@ -57,16 +72,17 @@ class TracedPlace:
     source_line: str | None = None
     forward_operator: str | None = None
     forward_line: str | None = None
+    function_line: str | None = None
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """One tensor of an event.
+    """One tensor of an event, or a plain number among its arguments.
 
     Attributes:
         name: argument or output name, such as "dK"; its number when it has none.
         shape: of the tensor.
-        dtype: without "torch.".
+        dtype: without "torch."; "number" for a plain number, which is listed only where it is NaN or Inf.
         pattern: what was seen in it.
         nan_count: NaN elements; null where they were not counted.
         inf_count: Inf elements of either sign; null where they were not counted.
@@ -74,6 +90,8 @@ class TensorFacts:
         positions: first bad positions, at most 8.
         layout: what the positions have in common, in words, such as "rows 5 to 7" or "aligned block of 2048"; empty if
             nothing.
+        lowest: smallest finite element; null where it was not measured.
+        highest: largest finite element; null where it was not measured.
     """
 
     name: str
@@ -85,6 +103,8 @@ class TensorFacts:
     absmax: float | None = None
     positions: tuple[tuple[int, ...], ...] = ()
     layout: str = ""
+    lowest: float | None = None
+    highest: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,9 +130,12 @@ class TracedOrigin:
         operator: operator or region, such as "log" or "FusedAttentionBackward"; the tensor where nothing ran.
         place: where.
         outputs: the bad outputs, with counts and positions.
-        inputs: the inputs, as far as they were looked at.
+        inputs: every tensor it read, and the plain numbers among its arguments that are NaN or Inf; empty where nothing
+            of what went in was recorded.
         times: how many events like this one there were.
         path: from here towards the gradient, `operator in module`, at most a few hundred.
+        reader: where it is a tensor from before the trace, the event of the first operator on that path; the first to
+            read the tensor may have left out what is bad in it. Null elsewhere.
     """
 
     event: int
@@ -123,6 +146,7 @@ class TracedOrigin:
     inputs: tuple[TensorFacts, ...] = ()
     times: int = 1
     path: tuple[str, ...] = ()
+    reader: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,35 +156,43 @@ class Message:
     Attributes:
         event: running number in the trace.
         operator: such as "allreduce_" or "recv_".
-        channel: ("group", ranks...) or ("p2p", source, destination), in global ranks.
+        channel: between which ranks, as a position in the trace's `channels`.
         number: of the communication on this channel, from 0.
         sent: pattern of what this rank sent; "finite" where it sent nothing bad or nothing.
         arrived: pattern of what it has afterwards.
         first_used: where the result was read first; null when nobody read it.
         causes: what the bad values sent lead back to, on this rank.
+        carries: "gradients" or "parameters" where its memory is that of the model's; else empty.
+        line: of an arrival of a collective, the line that called it; null when unknown.
+        put_in: of an arrival, the largest that this rank sent; null where it sent nothing.
+        came_out: of an arrival, the worst that this rank has afterwards; null of a departure.
     """
 
     event: int
     operator: str
-    channel: tuple[str, ...]
+    channel: int
     number: int
     sent: Pattern
     arrived: Pattern
     first_used: TracedPlace | None = None
     causes: tuple[Cause, ...] = ()
+    carries: Cargo = ""
+    line: str | None = None
+    put_in: TensorFacts | None = None
+    came_out: TensorFacts | None = None
 
 
 @dataclass(frozen=True)
 class Sink:
-    """A bad gradient or loss at the end of the traced pass.
+    """Bad gradients or losses at the end of the traced pass that lead back to the same.
 
     Attributes:
-        name: global parameter name, or "loss of micro-batch 2".
+        names: global parameter names, or "loss of micro-batch 2".
         pattern: what was seen.
-        causes: what it leads back to, on this rank; empty when its writer was not seen.
+        causes: what they lead back to, on this rank; empty when their writers were not seen.
     """
 
-    name: str
+    names: tuple[str, ...]
     pattern: Pattern
     causes: tuple[Cause, ...]
 
@@ -174,6 +206,7 @@ class RankTrace:
         coords: its place, such as "tp1pp1dp0".
         microbatch: the one that was traced; null when the schedule phase was.
         labels: what was special about this pass, such as "marker fill".
+        channels: those of its messages, each once.
         origins: at most 8, earliest first.
         arrivals: messages that were bad on arrival and lead somewhere, at most 8, earliest first.
         departures: messages with bad values sent.
@@ -190,6 +223,7 @@ class RankTrace:
     coords: str
     microbatch: int | None
     labels: tuple[str, ...] = ()
+    channels: tuple[Channel, ...] = ()
     origins: tuple[TracedOrigin, ...] = ()
     arrivals: tuple[Message, ...] = ()
     departures: tuple[Message, ...] = ()
@@ -200,3 +234,9 @@ class RankTrace:
     truncated: int = 0
     broken: str = ""
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse messages of a channel that is not listed."""
+        for message in (*self.arrivals, *self.departures):
+            if not 0 <= message.channel < len(self.channels):
+                raise PostmortemError(f"a message has channel {message.channel}, {len(self.channels)} are listed")

@@ -9,12 +9,14 @@ import orjson
 
 from megatron_nanguard.records.arbitration import PeerAnswer
 from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.records.drill import DrillFile, DrillPlan
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json_schema import schema_of
 from megatron_nanguard.records.parameters import ParameterMapFile
 from megatron_nanguard.records.postmortem import Postmortem
+from megatron_nanguard.records.screening import Screening
 from megatron_nanguard.records.status import Status
 from megatron_nanguard.records.trace import RankTrace
 
@@ -22,16 +24,18 @@ SCHEMA_DIRECTORY: Final = Path(__file__).parent / "schema"
 FILES: Final[dict[str, type]] = {
     "answer.json": PeerAnswer,
     "call.json": SavedCall,
+    "capture.json": CaptureFile,
     "drill.json": DrillPlan,
     "drill_outcomes.json": DrillFile,
     "fingerprint.json": Fingerprint,
     "incident.json": Incident,
     "param_map.json": ParameterMapFile,
     "postmortem.json": Postmortem,
+    "screening.json": Screening,
     "status.json": Status,
     "trace.json": RankTrace,
 }
-"""Every kind of file in a run directory that is a record of this room, and its class."""
+"""Every kind of file that is a record of this room, and its class."""
 
 
 def schema_text(cls: type) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from megatron_nanguard.megatron_api import rerun
-from megatron_nanguard.megatron_api.bucket_state import zero_gradients
+from megatron_nanguard.megatron_api.bucket_state import weights_stay, zero_gradients
 from megatron_nanguard.megatron_api.steps import Around, followed
 from megatron_nanguard.replay.call import RecordedCall
 from megatron_nanguard.replay.digests import Digests
@@ -49,10 +49,14 @@ class Exactness:
     Attributes:
         differs: what is not the same bit for bit; empty means exact.
         tolerance: largest relative difference of the gradients; None where they are the same, or no copy was kept.
+        finite_agrees: every gradient element that is finite in both is the same; None where no copy was kept.
+        has_finite: there is such an element.
     """
 
     differs: tuple[str, ...]
     tolerance: float | None
+    finite_agrees: bool | None = True
+    has_finite: bool = True
 
     @property
     def exact(self) -> bool:
@@ -89,6 +93,7 @@ def replay(
     with (
         call.recording.handed_out_again(batch),
         rerun.standing_still(),
+        weights_stay(call.chunks),
         followed(call.chunks, _both(at, after_backward)),
         # optimizer.step is under no_grad: without the recorded mode there is no backward, and equal losses hide it.
         torch.set_grad_enabled(call.grad_mode),
@@ -144,7 +149,10 @@ class DecisionPoint:
     def compare(self, result: ReplayResult) -> Exactness:
         """How true a replay was, before anything is put back."""
         differs = self.digests.differences(result.digests)
-        return Exactness(differs, self.gradients.largest_difference() if "gradients" in differs else None)
+        if "gradients" not in differs:
+            return Exactness(differs, None)
+        copy = self.gradients
+        return Exactness(differs, copy.largest_difference(), copy.agrees_where_finite(), copy.has_finite())
 
     def put_back(self) -> tuple[str, ...]:
         """Everything as after the first pass.

@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay.batch import tensors
 from megatron_nanguard.replay.recording import Batch, Recording
 from megatron_nanguard.replay.snapshot import Snapshot
@@ -56,9 +57,11 @@ class RecordedCall:
 
     def _gradients_lacking(self) -> str:
         if not gradient_tensors(self.chunks):
-            return "the gradients of this model are in no buffer that can be emptied and compared (FSDP)"
+            return phrase("the gradients of this model are in no buffer that can be emptied and compared (FSDP)")
         if self.carried_over is not None and int(self.carried_over):
-            return "the host calls the schedule several times per step without emptying the gradients in between"
+            return phrase(
+                "the host calls the schedule several times per step without emptying the gradients in between"
+            )
         return ""
 
 

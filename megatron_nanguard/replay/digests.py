@@ -6,7 +6,7 @@ digest = sum of mixed(word + weight of its place), modulo 2**64; a single change
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -67,6 +67,14 @@ def digest(tensor: Tensor) -> Tensor:
     for number, run in enumerate(torch.split(words, RUN)):
         total = total * GOLDEN + _mixed(run.to(torch.int64) + places[: run.numel()]).sum() + number
     return total
+
+
+def named_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """16 hex digits per tensor.
+
+    Sync: one host read per tensor; only on an incident.
+    """
+    return {name: f"{int(digest(tensor)) & (1 << 64) - 1:016x}" for name, tensor in tensors.items()}
 
 
 def _mixed(words: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -16,6 +16,8 @@ Place = Literal["device", "host", "nowhere"]
 
 SPARE = 1.25
 """Room asked for, in copies: the replay needs some beside it."""
+RUN = 1 << 24
+"""Elements that are compared at a time."""
 
 
 class GradientCopy:
@@ -60,15 +62,51 @@ class GradientCopy:
         if self.tensors is None:
             return None
         pairs = zip(self.tensors, self._originals, strict=True)
-        return max((_relative(kept.to(now.device), now) for kept, now in pairs if now.numel()), default=0.0)
+        return max((_relative(kept, now) for kept, now in pairs if now.numel()), default=0.0)
+
+    @torch.no_grad()
+    def agrees_where_finite(self) -> bool | None:
+        """Whether every element that is finite in the copy and now is the same; None where there is no copy.
+
+        Sync: one host read per tensor.
+        """
+        if self.tensors is None:
+            return None
+        pairs = zip(self.tensors, self._originals, strict=True)
+        return all(_same_where_finite(kept, now) for kept, now in pairs)
+
+    @torch.no_grad()
+    def has_finite(self) -> bool:
+        """Whether any element is finite in the copy and now.
+
+        Sync: one host read per tensor, up to the first that has one.
+        """
+        pairs = zip(self.tensors or (), self._originals, strict=False)
+        return any(bool((a.isfinite() & b.isfinite()).any()) for kept, now in pairs for a, b in _runs(kept, now))
+
+
+def _same_where_finite(kept: Tensor, now: Tensor) -> bool:
+    differing = [(a.isfinite() & b.isfinite() & (a != b)).any() for a, b in _runs(kept, now)]
+    return not differing or not bool(torch.stack(differing).any())
 
 
 def _relative(kept: Tensor, now: Tensor) -> float:
-    both = kept.isfinite() & now.isfinite()
-    same_kind = both | (kept == now) | (kept.isnan() & now.isnan())
-    scale = torch.where(both, kept.abs(), 0).max().clamp_min(torch.finfo(torch.float32).tiny)
-    difference = torch.where(both, (kept - now).abs(), 0).max() / scale
-    return float(torch.where(same_kind.all(), difference, torch.inf))
+    same_kind, largest, differences = [], [], []
+    for a, b in _runs(kept, now):
+        both = a.isfinite() & b.isfinite()
+        same_kind.append((both | (a == b) | (a.isnan() & b.isnan())).all())
+        largest.append(torch.where(both, a.abs(), 0).max())
+        differences.append(torch.where(both, (a - b).abs(), 0).max())
+    scale = torch.stack(largest).max().clamp_min(torch.finfo(torch.float32).tiny)
+    difference = torch.stack(differences).max() / scale
+    return float(torch.where(torch.stack(same_kind).all(), difference, torch.inf))
+
+
+def _runs(kept: Tensor, now: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both in pieces, on the device of `now`: whole, they would take more copies where one was hard to place."""
+    for a, b in zip(torch.split(kept.reshape(-1), RUN), torch.split(now.reshape(-1), RUN), strict=True):
+        if b.numel():
+            yield a.to(b.device), b
 
 
 def _place(num_bytes: int, device: Device) -> Place:

@@ -15,6 +15,7 @@ from typing import Any
 import wrapt
 
 from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay.batch import FetchedItem, copied
 
 Batch = tuple[tuple[Any, ...], ...]
@@ -52,7 +53,9 @@ class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic
             except ReplayError as error:
                 self._self_fault = str(error)
             except CANNOT_COPY as error:
-                self._self_fault = f"a micro-batch cannot be copied: {type(error).__name__}: {error}"
+                self._self_fault = phrase(
+                    "a micro-batch cannot be copied: {error}", error=f"{type(error).__name__}: {error}"
+                )
         return item
 
     def __getattr__(self, name: str) -> Any:
@@ -83,6 +86,7 @@ class Recording:
         self._iterators: dict[int, RecordingIterator] = {}
         self._unknown = ""
         self._replayed = False
+        self._given = data_iterator
         self.data_iterator = self._record(data_iterator)
 
     def _record(self, data_iterator: Any) -> Any:
@@ -91,10 +95,18 @@ class Recording:
         if isinstance(data_iterator, list | tuple):
             return type(data_iterator)(self._record(one) for one in data_iterator)
         if not hasattr(data_iterator, "__next__"):
-            self._unknown = f"the data iterator is a {type(data_iterator).__name__}, which is no iterator"
+            self._unknown = phrase(
+                "the data iterator is a {kind}, which is no iterator", kind=type(data_iterator).__name__
+            )
             return data_iterator
         # Under virtual pipelining chunks may share one iterator.
         return self._iterators.setdefault(id(data_iterator), RecordingIterator(data_iterator))
+
+    def places(self) -> tuple[tuple[int | None, ...], bool]:
+        """For each place of the schedule's argument the number of the iterator there, and whether it was a list."""
+        numbers = {key: number for number, key in enumerate(self._iterators)}
+        is_list = isinstance(self._given, list | tuple)
+        return tuple(numbers.get(id(one)) for one in (self._given if is_list else [self._given])), is_list
 
     def why_not(self) -> str:
         """Why the data cannot be handed out again; empty when it can."""
@@ -102,8 +114,14 @@ class Recording:
             if iterator._self_fault:
                 return iterator._self_fault
             if iterator._self_other_uses:
-                return f"data was also taken through the iterator's {iterator._self_other_uses[0]!r}"
+                use = repr(iterator._self_other_uses[0])
+                return phrase("data was also taken through the iterator's {use}", use=use)
         return self._unknown
+
+    @property
+    def num_fetched(self) -> int:
+        """Micro-batches that were taken through the iterators."""
+        return sum(len(each._self_fetched) for each in self._iterators.values())
 
     def batch(self) -> Batch:
         """The copies."""

@@ -5,31 +5,63 @@ random states, module buffers, sums for the log, bucket groups, rerun machine, t
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.device import Device
-from megatron_nanguard.megatron_api import accumulators, bucket_state, rerun, rng_tracker, timers
+from megatron_nanguard.megatron_api import accumulators, bucket_state, rerun, timers
+from megatron_nanguard.sentinel import RngStates
 
 PutBack = Callable[[], None]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
+class KeptBuffer:
+    """A buffer of a module, by identity and by content: modules write into them, and put others in their place.
+
+    Attributes:
+        module: whose.
+        name: in that module.
+        buffer: the object that was there.
+        content: a copy of what it held.
+    """
+
+    module: Module
+    name: str
+    buffer: Tensor | None
+    content: Tensor | None
+
+    @classmethod
+    def now(cls, module: Module, name: str, buffer: Tensor | None) -> KeptBuffer:
+        """Copy it.
+
+        Sync: none.
+        """
+        return cls(module, name, buffer, None if buffer is None else buffer.detach().clone())
+
+    def put_back(self) -> None:
+        """The same object with the same content."""
+        self.module._buffers[self.name] = self.buffer
+        if self.buffer is not None and self.content is not None:
+            self.buffer.detach().copy_(self.content)
+
+
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """State at one moment.
 
     Attributes:
+        random: the random states.
+        buffers: those of all modules.
         parts: what puts each part back, by its name; may be called as often as wanted.
     """
 
-    parts: dict[str, PutBack] = field(default_factory=dict)
+    random: RngStates
+    buffers: tuple[KeptBuffer, ...]
+    parts: dict[str, PutBack]
 
     @classmethod
     def capture(cls, chunks: Sequence[Module], device: Device) -> Snapshot:
@@ -37,54 +69,30 @@ class Snapshot:
 
         Sync: none; on the device only module buffers and a few sums for the log are cloned.
         """
-        return cls(
-            {
-                **_random_states(device),
-                "buffers": _module_buffers(chunks),
-                "accumulators": accumulators.keep(),
-                "buckets": bucket_state.keep(chunks),
-                "rerun": rerun.keep(),
-                "timers": timers.keep(),
-            }
+        random = RngStates.now(device)
+        buffers = tuple(
+            KeptBuffer.now(module, name, buffer)
+            for chunk in chunks
+            for module in chunk.modules()
+            for name, buffer in module._buffers.items()
         )
+
+        def put_back_buffers() -> None:
+            for one in buffers:
+                one.put_back()
+
+        parts = {
+            **random.put_back(device),
+            "buffers": put_back_buffers,
+            "accumulators": accumulators.keep(),
+            "buckets": bucket_state.keep(chunks),
+            "rerun": rerun.keep(),
+            "timers": timers.keep(),
+        }
+        return cls(random, buffers, parts)
 
     def restore(self, *names: str) -> None:
         """Put the named parts back; all of them when none is named."""
         for name, put_back in self.parts.items():
             if not names or name in names:
                 put_back()
-
-
-def _random_states(device: Device) -> dict[str, PutBack]:
-    states: dict[str, PutBack] = {
-        "python random": partial(random.setstate, random.getstate()),
-        "torch random": partial(torch.set_rng_state, torch.get_rng_state()),
-        "device random": partial(device.set_rng_state, device.rng_state()),
-        "tracker random": rng_tracker.keep(),
-    }
-    if "numpy" in sys.modules:
-        numpy_random = sys.modules["numpy"].random
-        states["numpy random"] = partial(numpy_random.set_state, numpy_random.get_state())
-    return states
-
-
-def _module_buffers(chunks: Sequence[Module]) -> PutBack:
-    """By identity and by content: modules write into their buffers, and put others in their place."""
-    kept = [
-        (module._buffers, name, buffer, None if buffer is None else buffer.detach().clone())
-        for chunk in chunks
-        for module in chunk.modules()
-        for name, buffer in module._buffers.items()
-    ]
-
-    def put_back() -> None:
-        for buffers, name, buffer, content in kept:
-            buffers[name] = buffer
-            _write(buffer, content)
-
-    return put_back
-
-
-def _write(buffer: Tensor | None, content: Tensor | None) -> None:
-    if buffer is not None and content is not None:
-        buffer.detach().copy_(content)

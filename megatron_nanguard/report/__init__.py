@@ -1,56 +1,94 @@
 """What is said of an incident: sections in the order they are read.
 
-A section is one file with `describe(incident)`, a block or None when it has nothing to say; a renderer lays blocks out
-and knows nothing of incidents.
+A section is one file with `describe(case)`, a block or None when it has nothing to say; a renderer lays blocks out and
+knows nothing of incidents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.report import (
     advice,
+    again,
     causes,
     files,
     happened,
-    infection,
-    losses,
+    health,
+    layers,
+    microbatches,
+    next_steps,
     notes,
     origins,
     parameters,
-    policy,
     ranks,
     replay,
+    spread,
+    state,
+    verdict,
 )
 from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.case import Case, open_case
+from megatron_nanguard.report.lang import Speaker
 from megatron_nanguard.report.text import render
 
-Section = Callable[[Incident], Block | None]
+Section = Callable[[Case], Block | None]
 
 SECTIONS: tuple[Section, ...] = (
-    happened.describe,
-    origins.describe,
+    verdict.describe,
     causes.describe,
     advice.describe,
+    next_steps.describe,
+    again.describe,
+    origins.describe,
     ranks.describe,
-    infection.describe,
-    parameters.describe,
-    losses.describe,
+    spread.describe,
+    health.describe,
+    state.describe,
+    layers.describe,
+    microbatches.describe,
     replay.describe,
-    policy.describe,
     notes.describe,
+    happened.describe,
+    files.describe,
+    parameters.describe,
 )
 
 
-def report_text(incident: Incident, directory: Path) -> str:
-    """Print one incident as plain text.
+def blocks_of(case: Case, lang: str = "en") -> list[Block]:
+    """Every section that has something to say, in one of the LANGUAGES."""
+    speaker = Speaker(lang, case.incident.phrases)
+    return [speaker.told(block) for section in SECTIONS if (block := section(case)) is not None]
+
+
+def report_text(incident: Incident, directory: Path, lang: str = "en") -> str:
+    """Tell one incident as plain text.
 
     Args:
         incident: the merged incident.
         directory: where its files are.
+        lang: one of the LANGUAGES.
     """
-    blocks = [section(incident) for section in SECTIONS]
-    blocks.append(files.describe(incident, directory))
-    return render([block for block in blocks if block is not None])
+    return render(blocks_of(open_case(incident, directory), lang))
+
+
+def print_report(case: Case, stream: TextIO, *, has_colour: bool = True, lang: str = "en") -> None:
+    """Print one incident: for eyes on a terminal, as plain text into anything else.
+
+    Args:
+        case: the incident, with a row per rank.
+        stream: where to.
+        has_colour: colours are wanted; NO_COLOR in the environment is respected all the same.
+        lang: one of the LANGUAGES.
+    """
+    blocks = blocks_of(case, lang)
+    if not stream.isatty():
+        stream.write(render(blocks))
+        return
+    # What draws on terminals takes a tenth of a second to import, and a pipe does without.
+    from megatron_nanguard.report.terminal import console_on, show
+
+    show(blocks, console_on(stream, has_colour=has_colour))

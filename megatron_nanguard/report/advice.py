@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.advice import texts
-from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.report.blocks import Block, Point
+from megatron_nanguard.report.case import Case
 
 
-def describe(incident: Incident) -> Block | None:
+def describe(case: Case) -> Block | None:
     """Three lines per pattern; one that this version has no text for is named only."""
-    lines = []
-    for pattern in incident.advice:
-        text = texts().get(pattern)
-        if text is None:
-            lines.append(pattern.replace("_", " "))
-            continue
-        lines += [text.what, f"  check: {text.check}", f"  change: {text.change}"]
-    return Block("What helps", notes=tuple(lines)) if lines else None
+    points = tuple(map(_point, case.incident.advice))
+    return Block(phrase("What helps"), points=points) if points else None
+
+
+def _point(pattern: str) -> Point:
+    text = texts().get(pattern)
+    if text is None:
+        return Point(pattern.replace("_", " "))
+    return Point(
+        text.what,
+        below=(
+            Point(phrase("check: {text}", text=text.check)),
+            Point(phrase("change: {text}", text=text.change)),
+        ),
+    )

@@ -1,27 +1,21 @@
-"""Where the evidence is, and how to run the failing call again."""
+"""Where the evidence is."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME
-from megatron_nanguard.postmortem.reading import MERGED_NAME
-from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.postmortem.finding import MERGED_NAME
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.case import Case
 
 
-def describe(incident: Incident, directory: Path) -> Block:
-    """The merged file, the files of the ranks, and the reproduction where there is one.
-
-    Args:
-        incident: the merged incident.
-        directory: where its files are.
-    """
+def describe(case: Case) -> Block:
+    """The file of all ranks together, and the files of the ranks."""
+    incident = case.incident
+    rows: list[tuple[str, str]] = [(phrase("directory"), str(case.home))]
     # Nobody lived to write the merged file where it is not known what was done.
-    rows = [("merged", str(directory / MERGED_NAME))] if incident.policy.action != "unknown" else []
+    if incident.policy.action != "unknown":
+        rows.append((phrase("all ranks"), MERGED_NAME))
     if incident.files:
-        more = f" and {len(incident.files) - 1} more" if len(incident.files) > 1 else ""
-        rows.append(("per rank", f"{directory / incident.files[0]}{more}"))
-    if (directory / BUNDLE_NAME / CALL_NAME).exists():
-        rows.append(("reproduce", f"python {directory / BUNDLE_NAME / 'repro.py'}"))
-    return Block("Files", rows=tuple(rows))
+        first, more = incident.files[0], len(incident.files) - 1
+        rows.append((phrase("each rank"), phrase("{file} and {more} more", file=first, more=more) if more else first))
+    return Block(phrase("Files"), rows=tuple(rows))

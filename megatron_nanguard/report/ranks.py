@@ -6,24 +6,41 @@ from collections.abc import Sequence
 
 from megatron_nanguard.records.coordinates import RankGroup
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.phrase import ALONGSIDE, joined, opening, phrase
+from megatron_nanguard.records.rank_words import name_ranks, rank_list
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.wording import rank_list
+from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.grid import parallel_grid
 
 SHOWN_PATHS = 8
+INFECTED = phrase("infected {ranks} from {sources} by {by} ({group})")
 
 
-def describe(incident: Incident) -> Block:
-    """The three sets with the failing groups in words, then what the layout tells of the infection."""
+def describe(case: Case) -> Block:
+    """The layout as a picture, the three sets with the failing groups in words, and how the infection went."""
+    incident = case.incident
     ranks = incident.ranks
     rows = [
-        ("bad before the reduction", rank_list(ranks.bad_before), _words(ranks.bad_before, incident.groups)),
-        ("bad after it only", rank_list(ranks.bad_after_only), _words(ranks.bad_after_only, _infected(incident))),
-        ("clean", rank_list(ranks.clean), ""),
+        (phrase("bad before the reduction"), _words(ranks.bad_before, incident.groups)),
+        (phrase("bad after it only"), _words(ranks.bad_after_only, _infected(incident))),
+        (phrase("clean"), rank_list(ranks.clean)),
     ]
     if incident.missing_ranks:
-        rows.append(("no readable file", rank_list(incident.missing_ranks), ""))
-    # With an origin known the infection has a section of its own.
-    return Block("Ranks", rows=tuple(rows), notes=() if incident.origin else _paths(incident))
+        rows.append((phrase("no readable file"), rank_list(incident.missing_ranks)))
+    return Block(
+        phrase("Ranks"),
+        # Without an origin the verdict says it already.
+        text=(_without_step(incident),) if incident.origin else (),
+        grid=parallel_grid(case.rows, incident.sizes),
+        rows=tuple(rows),
+        # With an origin known the infection has a section of its own.
+        notes=() if incident.origin else _paths(incident),
+    )
+
+
+def _without_step(incident: Incident) -> str:
+    """The summary of an incident whose step is named above it."""
+    return opening(incident.summary.removeprefix(f"Step {incident.step}: "))
 
 
 def _infected(incident: Incident) -> Sequence[RankGroup]:
@@ -32,7 +49,14 @@ def _infected(incident: Incident) -> Sequence[RankGroup]:
 
 
 def _words(ranks: Sequence[int], groups: Sequence[RankGroup]) -> str:
-    return "; ".join(group.words for group in groups) if ranks else ""
+    """A set and what it is in the layout: "0, 1, 4, 5: data-parallel replica 0"."""
+    words = joined(ALONGSIDE, (group.words for group in groups))
+    if not ranks or not words:
+        return rank_list(ranks)
+    # The words of a single rank begin with its number already.
+    if words.startswith(name_ranks(ranks)):
+        return words
+    return phrase("{ranks}: {words}", ranks=rank_list(ranks), words=words)
 
 
 def _paths(incident: Incident) -> tuple[str, ...]:
@@ -42,9 +66,11 @@ def _paths(incident: Incident) -> tuple[str, ...]:
         paths.setdefault((infected.by, infected.group, infected.from_ranks), []).append(infected.rank)
     lines = [_path(by, group, sources, sorted(ranks)) for (by, group, sources), ranks in paths.items()]
     more = len(lines[SHOWN_PATHS:])
-    return (*lines[:SHOWN_PATHS], *([f"... and {more} more paths of infection"] if more else []))
+    return (*lines[:SHOWN_PATHS], *([phrase("... and {more} more paths of infection", more=more)] if more else []))
 
 
 def _path(by: str, group: str, sources: Sequence[int], ranks: Sequence[int]) -> str:
-    who = f"infected {rank_list(ranks)}"
-    return f"{who} from {rank_list(sources)} by {by} ({group})" if sources else f"{who} by a way that is not known"
+    who = rank_list(ranks)
+    if not sources:
+        return phrase("infected {ranks} by a way that is not known", ranks=who)
+    return INFECTED.format(ranks=who, sources=rank_list(sources), by=by, group=group)

@@ -1,15 +1,49 @@
-"""How numbers and sets of ranks read, the same in every section."""
+"""How numbers, places and causes read, the same in every section."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-SHOWN_RANKS = 16
+from megatron_nanguard.diagnosis.wording import cause_words
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
+
+PATTERNS: Final = {"nan": "NaN", "inf": "Inf", "nan+inf": phrase("NaN and Inf"), "finite": phrase("finite")}
+
+LIKELIHOODS: Final = (
+    (0.8, phrase("very likely")),
+    (0.5, phrase("likely")),
+    (0.2, phrase("possible")),
+    (0.0, phrase("unlikely")),
+)
+"""From which confidence on a word fits."""
+UNDECIDED: Final = "undecided"
+COUNTED: Final = {
+    "rank": (phrase("{total} rank"), phrase("{total} ranks")),
+    "row": (phrase("{total} row"), phrase("{total} rows")),
+    "message": (phrase("{total} message"), phrase("{total} messages")),
+    "parameter": (phrase("{total} parameter"), phrase("{total} parameters")),
+    "more change": (phrase("{total} more change"), phrase("{total} more changes")),
+    "more layer": (phrase("{total} more layer"), phrase("{total} more layers")),
+    "more origin": (phrase("{total} more origin"), phrase("{total} more origins")),
+    "more way": (phrase("{total} more way"), phrase("{total} more ways")),
+    "further way": (phrase("{total} further way"), phrase("{total} further ways")),
+}
+"""One of it, and several."""
+MORE: Final = phrase("... and {more}")
 
 
 def number(value: float | None) -> str:
-    """Six digits; "nan" and "inf" as they are, "-" for what is not known."""
-    return "-" if value is None else f"{value:.6g}"
+    """Six digits; "NaN" and "Inf" as they are, "-" for what is not known."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}".replace("nan", "NaN").replace("inf", "Inf")
+
+
+def pattern_words(pattern: str) -> str:
+    """What was seen: "NaN and Inf"; a pattern that this version does not know as it is."""
+    return PATTERNS.get(pattern, pattern)
 
 
 def count(value: int | None) -> str:
@@ -19,30 +53,30 @@ def count(value: int | None) -> str:
 
 def counted(total: int, noun: str) -> str:
     """A number and its noun: "1 parameter", "12 parameters"."""
-    return f"{total} {noun}" if total == 1 else f"{total} {noun}s"
+    one, several = COUNTED[noun]
+    return (one if total == 1 else several).format(total=total)
 
 
-def rank_list(ranks: Sequence[int], total: int | None = None) -> str:
-    """Ranks in runs, such as "0-3, 8", cut after 16 runs.
-
-    Args:
-        ranks: ascending.
-        total: how many there are when `ranks` holds only the first of them.
-    """
-    if not ranks:
-        return "none"
-    runs: list[tuple[int, int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
-        else:
-            runs.append((rank, rank))
-    shown = ", ".join(_run(first, last) for first, last in runs[:SHOWN_RANKS])
-    total = len(ranks) if total is None else total
-    return shown if len(runs) <= SHOWN_RANKS and total == len(ranks) else f"{shown}, ... ({total} ranks)"
+def and_more(form: Phrase, names: Sequence[str], shown: int = 4) -> str:
+    """The first few names, and how many there are beyond them."""
+    told = joined(form, names[:shown])
+    more = len(names) - shown
+    return phrase("{names} and {more} more", names=told, more=more) if more > 0 else told
 
 
-def _run(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first}, {last}" if last == first + 1 else f"{first}-{last}"
+def as_sentence(words: str) -> str:
+    """A note as a sentence among others."""
+    return phrase("{sentence}.", sentence=opening(words))
+
+
+def judged(cause: Cause) -> str:
+    """A cause with how sure it is: "faulty operator (likely, 0.62)"; no number for what is undecided."""
+    if cause.cause == UNDECIDED:
+        return cause_words(UNDECIDED)
+    likelihood = next(word for least, word in LIKELIHOODS if cause.confidence >= least)
+    return phrase(
+        "{cause} ({likelihood}, {confidence:.2f})",
+        cause=cause_words(cause.cause),
+        likelihood=likelihood,
+        confidence=cause.confidence,
+    )

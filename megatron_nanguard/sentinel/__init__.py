@@ -4,6 +4,7 @@ from megatron_nanguard.sentinel.after_reduction import AfterReduction
 from megatron_nanguard.sentinel.before_reduction import BeforeReduction
 from megatron_nanguard.sentinel.flags import Flag, Suspicions, flag_tensor
 from megatron_nanguard.sentinel.losses import Losses
+from megatron_nanguard.sentinel.raised_scale import RaisedScale
 from megatron_nanguard.sentinel.rng import RngStates
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "BeforeReduction",
     "Flag",
     "Losses",
+    "RaisedScale",
     "RngStates",
     "Suspicions",
     "flag_tensor",

@@ -30,6 +30,8 @@ class Flag(IntEnum):
     """A loss scaler adjusts itself here: overflow is part of its work. No alarm by itself."""
     MINIMAL_SCALE = 6
     """That scaler has no room left. No alarm by itself."""
+    RAISED_SCALE = 7
+    """That scaler's scale went up, and no step was applied at it yet. No alarm by itself."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Suspicions:
     last_norms: Sequence[float | Tensor] = ()
     dynamic_scale: bool = False
     minimal_scale: Tensor | None = None
+    raised_scale: bool = False
 
 
 def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tensor:
@@ -66,6 +69,7 @@ def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tenso
         flags[Flag.LOSS] = seen.loss
     flags[Flag.DEAD_STEP] = _any_nonfinite(seen.last_norms)
     flags[Flag.DYNAMIC_SCALE] = seen.dynamic_scale
+    flags[Flag.RAISED_SCALE] = seen.raised_scale
     if seen.minimal_scale is not None:
         flags[Flag.MINIMAL_SCALE] = seen.minimal_scale
     return torch.stack([_on(flag, device) for flag in flags])

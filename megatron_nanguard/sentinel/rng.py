@@ -1,10 +1,13 @@
-"""Random states at the start of a step, kept as they are and digested only on an alarm."""
+"""Random states at one moment, as data: put back in a replay, digested in a post-mortem, saved in a capture."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,18 +18,52 @@ from megatron_nanguard.megatron_api import rng_tracker
 from megatron_nanguard.records.postmortem import RngDigests
 
 
+@dataclass(frozen=True, eq=False)
 class RngStates:
     """A copy of every random state a step can draw from.
 
-    Sync: none; the states live on the host.
+    Attributes:
+        python: of the module `random`.
+        numpy: of numpy's legacy generator; None where numpy is not imported.
+        torch_cpu: uint8, of torch's generator for the CPU.
+        device: uint8, of the training device's generator.
+        tracker: Megatron's named states of the device.
+        current: the name that the tracker calls current; None without one.
     """
 
-    def __init__(self, device: Device) -> None:
-        self.python = random.getstate()
-        self.numpy: Any = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-        self.torch_cpu = torch.get_rng_state()
-        self.device = device.rng_state()
-        self.tracker = rng_tracker.states()
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...] | None
+    torch_cpu: Tensor
+    device: Tensor
+    tracker: dict[str, Tensor]
+    current: str | None
+
+    @classmethod
+    def now(cls, device: Device) -> RngStates:
+        """Copy them.
+
+        Sync: none; the states live on the host.
+        """
+        return cls(
+            python=random.getstate(),
+            numpy=sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None,
+            torch_cpu=torch.get_rng_state(),
+            device=device.rng_state(),
+            tracker=rng_tracker.states(),
+            current=rng_tracker.current(),
+        )
+
+    def put_back(self, device: Device) -> dict[str, Callable[[], None]]:
+        """What puts each of them back, by name; may be called as often as wanted."""
+        parts: dict[str, Callable[[], None]] = {
+            "python random": partial(random.setstate, self.python),
+            "torch random": partial(torch.set_rng_state, self.torch_cpu),
+            "device random": partial(device.set_rng_state, self.device),
+            "tracker random": partial(rng_tracker.put_back, self.tracker, self.current),
+        }
+        if self.numpy is not None:
+            parts["numpy random"] = partial(sys.modules["numpy"].random.set_state, self.numpy)
+        return parts
 
     def digests(self) -> RngDigests:
         """Twelve hex digits of each state."""

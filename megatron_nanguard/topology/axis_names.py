@@ -6,25 +6,67 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from megatron_nanguard.records.phrase import Phrase, phrase
+
 
 class _Names(NamedTuple):
     """One axis: the letters of Megatron's options, one index, several indices, all of them."""
 
     short: str
-    one: str
-    several: str
+    one: Phrase
+    several: Phrase
     all: str
 
 
 _AXES = {
-    "tp": _Names("TP", "TP index", "TP indices", "all tensor-parallel ranks"),
-    "cp": _Names("CP", "CP index", "CP indices", "all context-parallel ranks"),
-    "ep": _Names("EP", "EP index", "EP indices", "all expert-parallel ranks"),
-    "dp": _Names("DP", "data-parallel replica", "data-parallel replicas", "all data-parallel replicas"),
-    "pp": _Names("PP", "pipeline stage", "pipeline stages", "all pipeline stages"),
-    "expert_tp": _Names("expert TP", "expert TP index", "expert TP indices", "all expert-tensor-parallel ranks"),
-    "rank": _Names("rank", "rank", "ranks", "all ranks"),
-    "expert_dp": _Names("expert DP", "expert replica", "expert replicas", "all expert replicas"),
+    "tp": _Names(
+        "TP",
+        phrase("TP index {index}"),
+        phrase("TP indices {indices}"),
+        phrase("all tensor-parallel ranks"),
+    ),
+    "cp": _Names(
+        "CP",
+        phrase("CP index {index}"),
+        phrase("CP indices {indices}"),
+        phrase("all context-parallel ranks"),
+    ),
+    "ep": _Names(
+        "EP",
+        phrase("EP index {index}"),
+        phrase("EP indices {indices}"),
+        phrase("all expert-parallel ranks"),
+    ),
+    "dp": _Names(
+        "DP",
+        phrase("data-parallel replica {index}"),
+        phrase("data-parallel replicas {indices}"),
+        phrase("all data-parallel replicas"),
+    ),
+    "pp": _Names(
+        "PP",
+        phrase("pipeline stage {index}"),
+        phrase("pipeline stages {indices}"),
+        phrase("all pipeline stages"),
+    ),
+    "expert_tp": _Names(
+        "expert TP",
+        phrase("expert TP index {index}"),
+        phrase("expert TP indices {indices}"),
+        phrase("all expert-tensor-parallel ranks"),
+    ),
+    "rank": _Names(
+        "rank",
+        phrase("rank {index}"),
+        phrase("ranks {indices}"),
+        phrase("all ranks"),
+    ),
+    "expert_dp": _Names(
+        "expert DP",
+        phrase("expert replica {index}"),
+        phrase("expert replicas {indices}"),
+        phrase("all expert replicas"),
+    ),
 }
 
 
@@ -41,7 +83,9 @@ def all_of(axis: str) -> str:
 def index_of(axis: str, indices: Sequence[int]) -> str:
     """Return the words for some indices of the axis, such as `pipeline stages 0-2, 5`."""
     names = _AXES[axis]
-    return f"{names.one if len(indices) == 1 else names.several} {_in_runs(indices)}"
+    if len(indices) == 1:
+        return names.one.format(index=indices[0])
+    return names.several.format(indices=_in_runs(indices))
 
 
 def _in_runs(indices: Sequence[int]) -> str:

@@ -18,5 +18,6 @@ def read(chunks: Sequence[Module]) -> tuple[Coordinates, ParallelSizes]:
     """
     at = {axis: position(chunks[0], axis) for axis in ("tp", "cp", "ep", "dp", "pp", "expert_tp", "expert_dp")}
     coordinates = Coordinates(rank=global_rank(), **{axis: place.rank for axis, place in at.items()})
-    sizes = ParallelSizes(world=world_size(), **{axis: place.size for axis, place in at.items()})
+    axes = {axis: place.size for axis, place in at.items()}
+    sizes = ParallelSizes(world=world_size(), **axes, vpp=len(chunks))
     return coordinates, sizes

@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
+from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.topology.axis_names import all_of, index_of, short_name
 from megatron_nanguard.topology.products import Product, cover
 
@@ -90,17 +91,19 @@ def _one_rank(at: Coordinates, sizes: ParallelSizes) -> str:
     places = [
         f"{short_name(axis)} {getattr(at, axis)}" for axis in ("tp", "cp", "ep", "pp", "dp") if getattr(sizes, axis) > 1
     ]
-    return f"rank {at.rank} ({', '.join(places)})" if places else f"rank {at.rank}"
+    if not places:
+        return phrase("rank {rank}", rank=at.rank)
+    return phrase("rank {rank} ({places})", rank=at.rank, places=", ".join(places))
 
 
 def _several(named: Mapping[str, tuple[int, ...]], axes: tuple[str, ...]) -> str:
     if not named:
-        return "all ranks"
-    where = ", ".join(index_of(axis, values) for axis, values in named.items())
+        return phrase("all ranks")
+    where = joined(LISTED, (index_of(axis, values) for axis, values in named.items()))
     rest = [all_of(axis) for axis in axes if axis not in named]
     if not rest:
         return where
     # An index inside a group reads as "everywhere"; a replica or a stage is a place that holds the rest.
     if named.keys().isdisjoint(("dp", "expert_dp", "pp")):
-        return f"{where} everywhere"
-    return f"{where} ({', '.join(rest)})"
+        return phrase("{where} everywhere", where=where)
+    return phrase("{where} ({rest})", where=where, rest=joined(LISTED, rest))

@@ -1,7 +1,8 @@
 """`megatron_nanguard.trace_nan(fn)`: the origin of a bad gradient or result of any PyTorch callable, in one process.
 
 origin  log in mlp.activation, forward, output 0: nan, at model.py:41 in Gelu.forward
-        read self: finite
+        output 0, (4, 8) float32: 3 NaN, 0 Inf, largest finite 1.5, first at (0, 1), rows 0 to 2
+        read self: finite, largest 2.25
 path    log in mlp.activation > mul.Tensor in mlp > sum in Block
 bad     result: nan; mlp.up.weight: nan
 """
@@ -17,7 +18,7 @@ from torch.nn import Module, Parameter
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
-from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin
+from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin
 from megatron_nanguard.tracing.nodes import is_accumulation
 from megatron_nanguard.tracing.schema import tensors
 from megatron_nanguard.tracing.tracer import Tracer
@@ -60,7 +61,7 @@ def trace_nan(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> NanTrace:
         kwargs: for `fn`.
     Raises:
         Exception: whatever `fn` raises.
-    Sync: one host read per dtype and device at the end.
+    Sync: two host reads per operator; several more for the few tensors that turn bad.
     """
     owner = getattr(fn, "__self__", fn)
     tracer = CallableTracer([owner] if isinstance(owner, Module) else [])
@@ -91,7 +92,7 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
         for root in roots:
             self._name(root)
         # Without roots as yet: whose gradients are looked at is a matter of the leaves that are met.
-        super().__init__(self._roots, self._module_names, self._leaf_names, rank=0, microbatch=0)
+        super().__init__(self._roots, self._module_names, self._leaf_names, rank=0, microbatch=0, at_once=True)
         self._roots += roots
 
     def module_entered(self, module: Module, args: Any) -> None:
@@ -153,7 +154,7 @@ def _lines(record: RankTrace) -> Iterator[str]:
         return
     for origin in record.origins:
         yield from _origin(origin)
-    yield "bad     " + "; ".join(f"{sink.name}: {sink.pattern}" for sink in record.sinks)
+    yield "bad     " + "; ".join(f"{name}: {sink.pattern}" for sink in record.sinks for name in sink.names)
 
 
 def _origin(origin: TracedOrigin) -> Iterator[str]:
@@ -166,7 +167,25 @@ def _origin(origin: TracedOrigin) -> Iterator[str]:
     yield f"origin  {where}{made}, {place.phase}, {outputs}{line}{times}"
     if place.forward_line and place.forward_line != place.source_line:
         yield f"        backward of {place.forward_operator} at {place.forward_line}"
+    for facts in origin.outputs:
+        if facts.nan_count is not None:
+            yield f"        {_counted(facts)}"
     if origin.inputs:
-        yield "        read " + ", ".join(f"{facts.name}: {facts.pattern}" for facts in origin.inputs)
+        yield "        read " + ", ".join(map(_input, origin.inputs))
     more = len(origin.path) - MAX_STEPS
     yield "path    " + " > ".join([*origin.path[:MAX_STEPS], *([f"... {more} more"] if more > 0 else [])])
+
+
+def _counted(facts: TensorFacts) -> str:
+    """An output that was looked at closely: how many bad elements, and where."""
+    told = [f"{facts.nan_count} NaN, {facts.inf_count} Inf"]
+    if facts.absmax is not None:
+        told.append(f"largest finite {facts.absmax:.6g}")
+    if facts.positions:
+        told.append(f"first at {facts.positions[0]}")
+    return f"output {facts.name}, {facts.shape} {facts.dtype}: {', '.join(filter(None, (*told, facts.layout)))}"
+
+
+def _input(facts: TensorFacts) -> str:
+    largest = "" if facts.absmax is None else f", largest {facts.absmax:.6g}"
+    return f"{facts.name}: {facts.pattern}{largest}"

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.records.channel import Channel
+from megatron_nanguard.records.trace import NUMBER, Cargo, TensorFacts
 from megatron_nanguard.tracing.flags import Slot
 from megatron_nanguard.tracing.lineage import Writer
 from megatron_nanguard.tracing.place import Place
@@ -69,19 +70,19 @@ class Sent(NamedTuple):
     """What makes a message: where it goes, and what this rank put in.
 
     Attributes:
-        channel: as the record has it.
+        channel: between which ranks.
         number: of the communication on this channel.
         slots: flags of the tensors sent, taken before the call.
     """
 
-    channel: tuple[str, ...]
+    channel: Channel
     number: int
     slots: list[Slot | None]
 
     @property
     def has_peers(self) -> bool:
         """Whether another rank takes part."""
-        return self.channel[0] == "p2p" or len(self.channel) > 2
+        return len(self.channel) > 1
 
 
 @dataclass(slots=True)
@@ -94,7 +95,6 @@ class Event:
         place: where.
         reads: what went in.
         outputs: what came out.
-        has_bad_constant: a plain NaN or Inf was among the arguments.
         is_parallel: lists in, lists out, element by element.
         is_parameter: an OUTSIDE tensor that the model owns.
         is_untraced: what it holds may come from a step that is not traced.
@@ -102,7 +102,9 @@ class Event:
         sent: of a message.
         marked: 0-dim count of elements that still held the marker; of a FILLED one under marker fill.
         never_written: the same on the host; 0 before the end.
-        input_facts, output_facts: looked at closely, in a pass with probes.
+        input_facts, output_facts: looked at closely, in a pass with probes; of the inputs those that `reads` names.
+        other_facts: of what else went in: plain numbers that are NaN or Inf, and with probes tensors without values.
+        carries: of a message, whose memory it is in.
     """
 
     operator: str
@@ -110,7 +112,6 @@ class Event:
     place: Place
     reads: list[Read]
     outputs: list[Output]
-    has_bad_constant: bool = False
     is_parallel: bool = False
     is_parameter: bool = False
     is_untraced: bool = False
@@ -120,6 +121,13 @@ class Event:
     never_written: int = 0
     input_facts: list[TensorFacts] = field(default_factory=list)
     output_facts: list[TensorFacts] = field(default_factory=list)
+    other_facts: list[TensorFacts] = field(default_factory=list)
+    carries: Cargo = ""
+
+    @property
+    def has_bad_constant(self) -> bool:
+        """Whether a plain NaN or Inf was among the arguments."""
+        return any(facts.dtype == NUMBER for facts in self.other_facts)
 
 
 class SinkRead(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Final
 from torch import Tensor
 
 from megatron_nanguard.records.postmortem import Pattern
-from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.records.trace import NUMBER, TensorFacts
 from megatron_nanguard.tracing.flags import can_be_bad
 
 _MOST_POSITIONS: Final = 8
@@ -32,6 +32,7 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
     bad = ~values.isfinite()
     nan_count, num_bad = int(values.isnan().sum()), int(bad.sum())
     finite = values[~bad]
+    lowest, highest = _ends(finite)
     return TensorFacts(
         name=name,
         shape=shape,
@@ -42,7 +43,23 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
         absmax=float(finite.abs().max()) if finite.numel() else None,
         positions=_first_positions(bad, num_bad),
         layout=_layout(bad, num_bad, heads) if num_bad > 1 else "",
+        lowest=lowest,
+        highest=highest,
     )
+
+
+def number_facts(name: str, value: float) -> TensorFacts:
+    """An argument that is a plain number."""
+    is_inf = math.isinf(value)
+    return TensorFacts(name, (), NUMBER, _pattern(int(math.isnan(value)), int(is_inf)))
+
+
+def _ends(finite: Tensor) -> tuple[float | None, float | None]:
+    """Smallest and largest element; none of no elements, nor of complex ones."""
+    if not finite.numel() or finite.is_complex():
+        return None, None
+    lowest, highest = finite.aminmax()
+    return float(lowest), float(highest)
 
 
 def _pattern(nan_count: int, inf_count: int) -> Pattern:

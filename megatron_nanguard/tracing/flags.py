@@ -33,6 +33,7 @@ class _Pairs:
         self.dtype, self.device = dtype, device
         self.used = 0
         self.bits: list[int] = []
+        self.ends: Tensor
         self._blocks: list[Tensor] = []
         self._slots: list[tuple[Tensor, Tensor]] = []
 
@@ -45,8 +46,13 @@ class _Pairs:
         self.used += 1
         return self._slots[self.used - 1]
 
+    def now(self, number: int) -> int:
+        low, high = map(float, self._slots[number])
+        is_nan = math.isnan(low) or math.isnan(high)
+        return is_nan * NAN + (low == -math.inf) * NEGATIVE_INF + (high == math.inf) * POSITIVE_INF
+
     def read(self) -> None:
-        pairs = torch.cat(self._blocks)[: self.used].double()
+        self.ends = pairs = torch.cat(self._blocks)[: self.used].double().cpu()
         low, high = pairs[:, 0], pairs[:, 1]
         bits = pairs.isnan().any(1) * NAN + (low == -math.inf) * NEGATIVE_INF + (high == math.inf) * POSITIVE_INF
         self.bits = bits.tolist()
@@ -84,9 +90,21 @@ class Flags:
         for pairs in self._pairs.values():
             pairs.read()
 
+    def now(self, slot: Slot | None) -> int:
+        """What was seen, before the end.
+
+        Sync: two host reads.
+        """
+        return 0 if slot is None else self._pairs[slot.dtype, slot.device].now(slot.number)
+
     def bits(self, slot: Slot | None) -> int:
         """What was seen; 0 is finite. Only after `read`."""
         return 0 if slot is None else self._pairs[slot.dtype, slot.device].bits[slot.number]
+
+    def ends(self, slot: Slot) -> tuple[float, float]:
+        """Smallest and largest element that was seen, both NaN where one is. Only after `read`."""
+        low, high = self._pairs[slot.dtype, slot.device].ends[slot.number].tolist()
+        return low, high
 
 
 def can_be_bad(tensor: Tensor) -> bool:

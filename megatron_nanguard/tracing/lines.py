@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from types import CodeType, FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -30,7 +31,7 @@ class Line(NamedTuple):
         return str(getattr(self.code, "co_qualname", self.code.co_name)).rpartition("<locals>.")[2]
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.code.co_filename)}:{self.number} in {self.function}"
+        return f"{_short(self.code.co_filename)}:{self.number} in {self.function}"
 
 
 class Lines:
@@ -52,6 +53,20 @@ class Lines:
                 return Line(frame.f_code, frame.f_lineno)
             frame = frame.f_back
         return None
+
+
+def backward_line(node: Any) -> Line | None:
+    """Where the backward of an autograd.Function is written; None for a node that runs none, or one of torch's own."""
+    backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+    code = getattr(inspect.unwrap(backward), "__code__", None) if backward is not None else None
+    return None if code is None or code.co_filename.startswith(_OTHERS[:1]) else Line(code, code.co_firstlineno)
+
+
+def _short(path: str) -> str:
+    """A file as it is imported: below the longest entry of the module path that holds it; else the whole path."""
+    entries = (os.path.join(os.path.abspath(entry), "") for entry in sys.path)
+    longest = max((entry for entry in entries if path.startswith(entry)), key=len, default="")
+    return path.removeprefix(longest)
 
 
 def _is_users(frame: FrameType) -> bool:

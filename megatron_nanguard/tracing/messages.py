@@ -1,4 +1,4 @@
-"""Communication as the dispatcher sees it: `c10d::` operators, whatever Python name called them.
+"""Communication as the dispatcher sees it: `c10d::` operators, whatever Python name called them, and functional ones.
 
 Sender and receiver, and all members of a group, count alike: channel and running number name a message on every rank
 without a word exchanged. An operator only starts the work, so what arrived is looked at when it is first read.
@@ -13,13 +13,17 @@ from typing import Any, Final
 import torch
 from torch import Tensor, distributed
 
+from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import Phase
 from megatron_nanguard.tracing.lineage import Writer
 from megatron_nanguard.tracing.schema import Operator, tensors
 
 _IN_PLACE: Final = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
-_REDUCTIONS: Final = ("allreduce", "reduce", "_reduce_scatter")
-_GATHERS: Final = ("allgather", "_allgather")
+_REDUCTIONS: Final = ("allreduce", "all_reduce", "reduce", "_reduce_scatter")
+_GATHERS: Final = ("allgather", "_allgather", "all_gather")
+
+_NO_CHANNEL: Final = ("barrier", "monitored_barrier_", "batch_p2p_ops")
+"""Those that carry no values, and one call for sends and receives of several channels, which Megatron does not make."""
 
 Named = tuple[str, "int | None", Tensor]
 
@@ -29,16 +33,16 @@ class Call:
     """A communication that is about to start.
 
     Attributes:
-        channel: ("group", ranks...) or ("p2p", source, destination), in global ranks.
+        channel: between which ranks.
         number: of the communication on this channel, from 0.
         ins: what this rank puts in, named and with the place in its list.
-        outs: what is overwritten by what arrives.
+        outs: what is overwritten by what arrives; None where it arrives in what the operator returns.
     """
 
-    channel: tuple[str, ...]
+    channel: Channel
     number: int
     ins: list[Named]
-    outs: list[Tensor]
+    outs: list[Tensor] | None
 
 
 class Messages:
@@ -46,22 +50,33 @@ class Messages:
 
     def __init__(self) -> None:
         self.pending: dict[Writer, Tensor] = {}
-        self._counts: dict[tuple[str, ...], int] = {}
+        self._counts: dict[Channel, int] = {}
+        self._groups: dict[distributed.ProcessGroup, tuple[list[int], Channel]] = {}
 
     def call(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | None:
-        """Take a `c10d::` operator apart and count it; None when it carries no values."""
+        """Take an operator apart that communicates, and count it; None when it carries no values."""
         values = {**dict(zip(operator.arguments, args, strict=False)), **kwargs}
-        group = values.get("process_group")
-        if group is None or operator.base.endswith("barrier_") or operator.base == "barrier":
+        group = _group(values)
+        if group is None or operator.base in _NO_CHANNEL:
             return None
-        ranks = distributed.get_process_group_ranks(distributed.ProcessGroup.unbox(group))
-        channel = _channel(values, ranks)
+        ranks, channel = self._members(group)
+        channel = _one_way(operator, values, ranks) or channel
         number = self._counts[channel] = self._counts.get(channel, -1) + 1
         first, second = operator.arguments[:2]
-        ins, outs = _ins_and_outs(operator, values, first, second, ranks)
-        columns = len(ins) == len(outs)
+        if operator.is_functional:
+            ins, outs = _functional(operator, values, first, ranks)
+        else:
+            ins, outs = _ins_and_outs(operator, values, first, second, ranks)
+        columns = outs is None or len(ins) == len(outs)
         named = [(name, index if columns else None, tensor) for index, (name, tensor) in enumerate(ins)]
         return Call(channel, number, named, outs)
+
+    def _members(self, group: distributed.ProcessGroup) -> tuple[list[int], Channel]:
+        """Global ranks of a group; read once, they may be many."""
+        if group not in self._groups:
+            ranks = distributed.get_process_group_ranks(group)
+            self._groups[group] = ranks, Channel.group(ranks)
+        return self._groups[group]
 
     def started(self, writer: Writer, buffer: Tensor) -> None:
         """Remember the buffer until somebody reads it."""
@@ -85,13 +100,23 @@ def phase_of(operator: Operator) -> Phase:
     return "reduce" if operator.base.startswith(_REDUCTIONS) else "finalize"
 
 
-def _channel(values: Mapping[str, Any], ranks: Sequence[int]) -> tuple[str, ...]:
-    me = str(distributed.get_rank())
+def _group(values: Mapping[str, Any]) -> Any:
+    """The process group of a call; functional ones may know it by its name alone."""
+    group: Any = values.get("process_group", values.get("group_name"))
+    if isinstance(group, str):
+        # Its types ask for a name of a class of its own; what an operator gets is a plain str.
+        resolve: Any = vars(distributed.distributed_c10d)["_resolve_process_group"]
+        return resolve(group)
+    return distributed.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
+
+
+def _one_way(operator: Operator, values: Mapping[str, Any], ranks: Sequence[int]) -> Channel | None:
+    """The channel of a send or a receive; None for a collective."""
     if "dst" in values:
-        return ("p2p", me, str(ranks[values["dst"]]))
-    if "src" in values:
-        return ("p2p", str(ranks[values["src"]]), me)
-    return ("group", *map(str, ranks))
+        return Channel.p2p(distributed.get_rank(), ranks[values["dst"]])
+    if "src" in values and not operator.base.startswith("broadcast"):
+        return Channel.p2p(ranks[values["src"]], distributed.get_rank())
+    return None
 
 
 def _ins_and_outs(
@@ -107,6 +132,18 @@ def _ins_and_outs(
         return [(second, tensor) for _, tensor in tensors(values[second])], buffers
     is_receiver = operator.base == "broadcast_" and ranks[values["root_rank"]] != distributed.get_rank()
     return [] if is_receiver else firsts, buffers
+
+
+def _functional(
+    operator: Operator, values: Mapping[str, Any], first: str, ranks: Sequence[int]
+) -> tuple[list[tuple[str, Tensor]], list[Tensor] | None]:
+    """Everything goes in by the first argument and comes out by the result, one tensor for each."""
+    firsts = [(first, tensor) for _, tensor in tensors(values[first])]
+    if operator.base == "isend":
+        return firsts, []
+    is_broadcast = operator.base.startswith("broadcast")
+    is_receiver = operator.base == "irecv" or (is_broadcast and ranks[values["src"]] != distributed.get_rank())
+    return [] if is_receiver else firsts, None
 
 
 def can_hold_values(tensor: Tensor) -> bool:

@@ -21,6 +21,7 @@ class ModuleStack:
         self._before_change = before_change
         self._entered: list[Module] = []
         self._handles: list[RemovableHandle] = []
+        self._with_hooks: set[Module] = set()
 
     @property
     def current(self) -> str:
@@ -36,7 +37,7 @@ class ModuleStack:
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             # A checkpoint that has recomputed enough leaves its modules by an exception.
-            register_module_forward_hook(self._leave, always_call=True),
+            register_module_forward_hook(self._leave_before_hooks, always_call=True),
         ]
 
     def detach(self) -> None:
@@ -44,11 +45,20 @@ class ModuleStack:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._with_hooks.clear()
         self._entered.clear()
 
     def _enter(self, module: Module, args: Any) -> None:
         self._before_change()
         self._entered.append(module)
+        # Hooks for all modules run before those of one; the last of its own stands behind what those compute.
+        if module._forward_hooks and module not in self._with_hooks:
+            self._with_hooks.add(module)
+            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+
+    def _leave_before_hooks(self, module: Module, args: Any, output: Any) -> None:
+        if module not in self._with_hooks:
+            self._leave(module, args, output)
 
     def _leave(self, module: Module, args: Any, output: Any) -> None:
         self._before_change()

@@ -8,11 +8,11 @@ from typing import Final
 
 import torch
 
-from megatron_nanguard.records.trace import OriginKind, TensorFacts, TracedOrigin
+from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, TensorFacts, TracedOrigin
 from megatron_nanguard.tracing.events import Event, EventKind, Output, Read
 from megatron_nanguard.tracing.flags import NAN, pattern
 from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.outside import GRADIENT_OF, module_of
+from megatron_nanguard.tracing.outside import module_of
 from megatron_nanguard.tracing.place import Place
 from megatron_nanguard.tracing.walk import Walk
 
@@ -60,6 +60,13 @@ def origin_record(walk: Walk, places: list[Writer], output_names: Mapping[Writer
         inputs=_inputs(walk, event),
         times=len({place.event for place in places}),
         path=_path(walk, first),
+        reader=_reader(walk, first) if event.kind is EventKind.OUTSIDE else None,
+    )
+
+
+def _reader(walk: Walk, place: Writer) -> int | None:
+    return next(
+        (step.event for step in _steps(walk, place) if walk.events[step.event].kind is EventKind.OPERATOR), None
     )
 
 
@@ -124,9 +131,11 @@ def _weight_gradient(walk: Walk, place: Writer) -> str:
 
 
 def _inputs(walk: Walk, event: Event) -> tuple[TensorFacts, ...]:
-    if event.input_facts:
-        return tuple(event.input_facts[:_MOST_INPUTS])
-    return tuple(_facts(read.name, read.seen, walk.read_value(read)) for read in event.reads[:_MOST_INPUTS])
+    if event.kind is EventKind.LOOKED:
+        # What was looked at is what came out; what went in passed the dispatcher by.
+        return ()
+    seen = event.input_facts or [_facts(read.name, read.seen, walk.read_value(read)) for read in event.reads]
+    return (*seen, *event.other_facts)[:_MOST_INPUTS]
 
 
 def _facts(name: str, output: Output, value: int) -> TensorFacts:

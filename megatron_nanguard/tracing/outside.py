@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
-
-GRADIENT_OF: Final = "gradient of "
+from megatron_nanguard.records.trace import GRADIENT_OF
 
 
 class Owned(NamedTuple):

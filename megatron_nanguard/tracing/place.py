@@ -43,6 +43,7 @@ class Place(NamedTuple):
         line: of the source.
         made: where the node was made.
         parameter: the one whose gradient is accumulated; empty when none is.
+        function: where the autograd.Function is written whose backward runs.
     """
 
     phase: Phase
@@ -52,6 +53,7 @@ class Place(NamedTuple):
     line: Line | None = None
     made: Made | None = None
     parameter: str = ""
+    function: Line | None = None
 
     def record(self) -> TracedPlace:
         """The same in words."""
@@ -64,4 +66,5 @@ class Place(NamedTuple):
             source_line=None if self.line is None else str(self.line),
             forward_operator=None if self.made is None else self.made.operator,
             forward_line=None if self.made is None or self.made.line is None else str(self.made.line),
+            function_line=None if self.function is None else str(self.function),
         )

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from megatron_nanguard.records.trace import Phase, TensorFacts
+from megatron_nanguard.records.trace import Cargo, Phase, TensorFacts
 from megatron_nanguard.tracing import marker
+from megatron_nanguard.tracing.at_once import AtOnce
 from megatron_nanguard.tracing.catching import Catcher
 from megatron_nanguard.tracing.events import Event, EventKind, Output, Read, Sent
-from megatron_nanguard.tracing.facts import look_closely
+from megatron_nanguard.tracing.facts import look_closely, number_facts
 from megatron_nanguard.tracing.flags import Flags, can_be_bad
 from megatron_nanguard.tracing.lineage import Lineage, Range, Writer
 from megatron_nanguard.tracing.messages import Call, Messages, Named, can_hold_values, phase_of
@@ -28,10 +29,12 @@ class Started(NamedTuple):
 
     operator: Operator
     reads: list[Read]
-    has_bad_constant: bool = False
     call: Call | None = None
     sent: Sent | None = None
     input_facts: Sequence[TensorFacts] = ()
+    other_facts: Sequence[TensorFacts] = ()
+    able: Sequence[tuple[str, Tensor]] = ()
+    carries: Cargo = ""
 
 
 class Recorder:
@@ -49,6 +52,8 @@ class Recorder:
         probe: frozenset[int],
         heads: frozenset[int],
         catcher: Catcher | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self.flags = Flags()
@@ -58,6 +63,7 @@ class Recorder:
         self._fills_with_marker, self._probe, self._heads = fills_with_marker, probe, heads
         self._operators: dict[Any, Operator] = {}
         self._catcher = catcher
+        self._at_once = AtOnce(self.flags, heads) if at_once else None
 
     def before(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Started | None:
         """Look at what an operator is about to read; None when it leaves no event."""
@@ -79,27 +85,31 @@ class Recorder:
         for one in operator.reads(args, kwargs):
             (numbers if self._is_number(one[2]) else named).append(one)
         reads = self._reads(named)
-        constant = has_bad_constant([*args, *kwargs.values(), *(float(number) for _, _, number in numbers)])
+        others = [*_bad_numbers(operator, args, kwargs, numbers), *self._unable(named)]
         if self._catcher is not None:
             self._catcher.before(len(self.events), func, args, kwargs)
-        return Started(operator, reads, constant, input_facts=self._probed(named))
+        able = [] if self._at_once is None else [(name, tensor) for name, _, tensor in named if can_be_bad(tensor)]
+        return Started(operator, reads, able=able, input_facts=self._probed(named), other_facts=others)
 
     def after(self, started: Started, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look at what the operator wrote."""
         if started.call is not None:
-            self._after_message(started, started.call)
+            self._after_message(started, started.call, result)
             return
         operator = started.operator
         if operator.kind is CallKind.EMPTY:
             self._handed_out(operator, result)
             return
         event = self._event(operator.label, EventKind.OPERATOR, self._where.place(), started.reads)
-        event.has_bad_constant, event.is_parallel = started.has_bad_constant, operator.parallel
+        event.is_parallel = operator.parallel
         event.input_facts.extend(started.input_facts)
+        event.other_facts.extend(started.other_facts)
         written = {id(tensor): tensor for _, tensor in tensors(result)}
         written.update((id(tensor), tensor) for tensor in operator.writes(args, kwargs))
         for tensor in written.values():
             self._wrote(event, tensor, self.flags.put(tensor))
+        if self._at_once is not None:
+            event.input_facts.extend(self._at_once.inputs(event, started.able, written.values()))
         if self._catcher is not None:
             self._catcher.after(result)
 
@@ -227,6 +237,8 @@ class Recorder:
         self._lineage.write(tensor, writer)
         if number in self._probe and event.kind is not EventKind.MESSAGE:
             event.output_facts.append(look_closely(tensor, str(writer.output), self._heads))
+        if self._at_once is not None and slot is not None:
+            event.output_facts.append(self._at_once.output(event, writer, tensor, slot))
         return writer
 
     def _handed_out(self, operator: Operator, tensor: Tensor) -> None:
@@ -248,22 +260,34 @@ class Recorder:
         reads = self._reads(call.ins)
         slots = [self.flags.put(tensor) for _, _, tensor in call.ins if can_be_bad(tensor)]
         sent = Sent(call.channel, call.number, slots)
-        return Started(operator, reads, call=call, sent=sent, input_facts=self._probed(call.ins))
+        return Started(
+            operator, reads, call=call, sent=sent, input_facts=self._probed(call.ins), carries=self._cargo(call)
+        )
 
-    def _after_message(self, started: Started, call: Call) -> None:
+    def _after_message(self, started: Started, call: Call, result: Any) -> None:
         between: Phase = phase_of(started.operator)
         event = self._event(started.operator.label, EventKind.MESSAGE, self._where.place(between), started.reads)
         event.sent = started.sent
         event.input_facts.extend(started.input_facts)
+        event.carries = started.carries
         event.is_untraced = not self._where.is_traced
-        for tensor in call.outs:
+        outs = [tensor for _, tensor in tensors(result)] if call.outs is None else call.outs
+        for tensor in outs:
             writer = self._wrote(event, tensor, None)
             if can_hold_values(tensor):
                 self.messages.started(writer, tensor)
 
     def _carries_model_memory(self, call: Call) -> bool:
         """Gradients and weights travel while steps run that are not traced."""
-        return any(map(self._outside.holds, [*call.outs, *(tensor for _, _, tensor in call.ins)]))
+        return any(map(self._outside.holds, [*(call.outs or ()), *(tensor for _, _, tensor in call.ins)]))
+
+    def _cargo(self, call: Call) -> Cargo:
+        """Whose memory a message is in."""
+        moved = (*(call.outs or ()), *(tensor for _, _, tensor in call.ins))
+        owners = [self._outside.owner(tensor) for tensor in moved if self._outside.holds(tensor)]
+        if any(owner is not None and owner.is_gradient for owner in owners):
+            return "gradients"
+        return "parameters" if any(owners) else ""
 
     def _arrive(self, arrived: Iterable[tuple[Writer, Tensor]], at_the_end: bool = False) -> None:
         for writer, buffer in arrived:
@@ -280,6 +304,16 @@ class Recorder:
             return []
         return [self._input_facts(tensor, name) for name, _, tensor in named if can_be_bad(tensor)]
 
+    def _unable(self, named: Iterable[Named]) -> list[TensorFacts]:
+        """What else the next event reads, if it is among those that matter: tensors that cannot hold a NaN."""
+        if len(self.events) not in self._probe:
+            return []
+        return [
+            look_closely(tensor, name if index is None else f"{name}[{index}]")
+            for name, index, tensor in named
+            if not can_be_bad(tensor)
+        ]
+
     def _input_facts(self, tensor: Tensor, name: str) -> TensorFacts:
         """Look closely; in a whole bucket the gradient that is bad gives the name."""
         facts = look_closely(tensor, name, self._heads)
@@ -288,6 +322,16 @@ class Recorder:
             if owned is not None and owned.is_gradient:
                 return replace(facts, name=owned.name)
         return facts
+
+
+def _bad_numbers(
+    operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], made_tensors: Iterable[Named]
+) -> list[TensorFacts]:
+    """The plain numbers that are NaN or Inf, with those that torch has made into tensors."""
+    numbers = [(name, float(tensor)) for name, _, tensor in made_tensors]
+    if has_bad_constant([*args, *kwargs.values()]):
+        numbers += operator.bad_numbers(args, kwargs)
+    return [number_facts(name, number) for name, number in numbers if not math.isfinite(number)]
 
 
 def _largest(tensor: Tensor, ranges: Sequence[Range]) -> Tensor:

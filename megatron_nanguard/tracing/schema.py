@@ -32,7 +32,14 @@ _EMPTY: Final = frozenset(
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 )
-_NO_EVENT: Final = frozenset(("aten::_local_scalar_dense", "aten::record_stream", "aten::resize_", "prim::device"))
+_FUNCTIONAL: Final = "_c10d_functional::"
+_NO_EVENT: Final = frozenset(
+    (
+        *("aten::_local_scalar_dense", "aten::record_stream", "aten::resize_", "prim::device"),
+        # They hand on what they get; the result of a communication may be read only after the wait.
+        *(f"{_FUNCTIONAL}wait_tensor", f"{_FUNCTIONAL}_wrap_tensor_autograd"),
+    )
+)
 _OVERWRITES_SELF: Final = frozenset(
     f"aten::{prefix}{name}"
     for prefix in ("", "_foreach_")
@@ -87,6 +94,11 @@ class Operator:
         """Its name without namespace and overload, such as "add_"."""
         return self.name.partition("::")[2]
 
+    @property
+    def is_functional(self) -> bool:
+        """Whether it is a communication that returns what arrives."""
+        return self.kind is CallKind.MESSAGE and self.name.startswith(_FUNCTIONAL)
+
     def reads(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, int | None, Tensor]]:
         """Yield argument name, place in its list (None outside of one) and tensor of all that the call reads."""
         ignored = self.overwritten
@@ -96,6 +108,13 @@ class Operator:
             if name not in ignored:
                 for index, tensor in tensors(value):
                     yield name, index, tensor
+
+    def bad_numbers(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+        """Yield argument name and value of the plain numbers that are NaN or Inf."""
+        for name, value in self._named(args, kwargs):
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(number, float) and not math.isfinite(number):
+                    yield name, number
 
     def writes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
         """Yield the tensors that the call changes in place."""
@@ -129,12 +148,14 @@ def has_bad_constant(values: Any) -> bool:
 
 
 def _kind(schema: Any, writes: bool) -> CallKind:
-    if schema.name.startswith("c10d::"):
+    if schema.name in _NO_EVENT:
+        return CallKind.VIEW
+    if schema.name.startswith(("c10d::", _FUNCTIONAL)):
         return CallKind.MESSAGE
     if schema.name in _EMPTY:
         return CallKind.EMPTY
     is_view = not writes and schema.returns and all(r.alias_info is not None for r in schema.returns)
-    return CallKind.VIEW if is_view or schema.name in _NO_EVENT else CallKind.OPERATOR
+    return CallKind.VIEW if is_view else CallKind.OPERATOR
 
 
 def is_empty(func: Any) -> bool:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
+from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.postmortem import Pattern
-from megatron_nanguard.records.trace import Cause, Message, RankTrace, Sink
+from megatron_nanguard.records.trace import LISTED, LISTED_DEPARTURES, Cause, Message, RankTrace, Sink
+from megatron_nanguard.tracing.cargo import described
 from megatron_nanguard.tracing.events import SinkRead, Trace
 from megatron_nanguard.tracing.flags import Flags, pattern
 from megatron_nanguard.tracing.lineage import Writer
 from megatron_nanguard.tracing.origins import group_origins, origin_record
 from megatron_nanguard.tracing.walk import Walk
 
-_MOST_ORIGINS: Final = 8
-_MOST_ARRIVALS: Final = 8
-# More than of the arrivals: each must be found again from the ranks it went to.
-_MOST_DEPARTURES: Final = 256
 _MOST_SINKS: Final = 64
 
 
@@ -31,27 +30,33 @@ def summarize(
     walk = Walk(trace, flags)
     groups = group_origins(walk)
     arrivals = list(dict.fromkeys(place.event for place in walk.arrivals))
-    index = _index(groups[:_MOST_ORIGINS], arrivals[:_MOST_ARRIVALS], walk)
-    departures = [_message(walk, number, walk.sent_places(number), index) for number in walk.departures()]
-    sinks = _sinks(walk, flags, trace.sinks, index)
+    departures = walk.departures()
+    index = _index(groups[:LISTED], arrivals[:LISTED], walk)
+    channels: dict[Channel, int] = {}
+    arrived = tuple(
+        described(walk, flags, number, _message(walk, number, index, channels)) for number in arrivals[:LISTED]
+    )
+    departed = tuple(_message(walk, number, index, channels) for number in departures[:LISTED_DEPARTURES])
+    sinks = _bad_sinks(walk, flags, trace.sinks, index)
     return RankTrace(
         rank=rank,
         coords=coords,
         microbatch=microbatch,
         labels=labels,
-        origins=tuple(origin_record(walk, group, trace.output_names) for group in groups[:_MOST_ORIGINS]),
-        arrivals=tuple(_message(walk, number, walk.sent_places(number), index) for number in arrivals[:_MOST_ARRIVALS]),
-        departures=tuple(departures[:_MOST_DEPARTURES]),
-        sinks=tuple(sinks[:_MOST_SINKS]),
+        channels=tuple(channels),
+        origins=tuple(origin_record(walk, group, trace.output_names) for group in groups[:LISTED]),
+        arrivals=arrived,
+        departures=departed,
+        sinks=_sinks(islice(sinks.items(), _MOST_SINKS)),
         num_events=len(trace.events),
         num_meant=len({place.event for place in walk.meant}),
         num_contained=walk.num_contained(),
         truncated=sum(
             max(0, len(things) - most)
             for things, most in (
-                (groups, _MOST_ORIGINS),
-                (arrivals, _MOST_ARRIVALS),
-                (departures, _MOST_DEPARTURES),
+                (groups, LISTED),
+                (arrivals, LISTED),
+                (departures, LISTED_DEPARTURES),
                 (sinks, _MOST_SINKS),
             )
         ),
@@ -70,18 +75,21 @@ def _causes(walk: Walk, starts: Iterable[Writer], index: Mapping[Writer, Cause])
     return tuple(dict.fromkeys(index[place] for place in walk.causes(starts) if place in index))
 
 
-def _message(walk: Walk, number: int, sent: Sequence[Writer], index: Mapping[Writer, Cause]) -> Message:
+def _message(walk: Walk, number: int, index: Mapping[Writer, Cause], channels: dict[Channel, int]) -> Message:
+    """One message; its channel is added to those that are known."""
     event = walk.events[number]
     assert event.sent is not None, "only messages travel"
+    sent = walk.sent_places(number)
     return Message(
         event=number,
         operator=event.operator,
-        channel=event.sent.channel,
+        channel=channels.setdefault(event.sent.channel, len(channels)),
         number=event.sent.number,
         sent=_worst(walk, sent),
         arrived=_worst(walk, (Writer(number, output) for output in range(len(event.outputs)))),
         first_used=None if event.first_used is None else event.first_used.record(),
         causes=_causes(walk, sent, index),
+        carries=event.carries,
     )
 
 
@@ -92,8 +100,10 @@ def _worst(walk: Walk, places: Iterable[Writer]) -> Pattern:
     return pattern(bits)
 
 
-def _sinks(walk: Walk, flags: Flags, reads: Iterable[SinkRead], index: Mapping[Writer, Cause]) -> list[Sink]:
-    """One sink per bad gradient or loss, over all times it was looked at.
+def _bad_sinks(
+    walk: Walk, flags: Flags, reads: Iterable[SinkRead], index: Mapping[Writer, Cause]
+) -> dict[str, tuple[Pattern, tuple[Cause, ...]]]:
+    """Pattern and causes of every bad gradient or loss, over all times it was looked at.
 
     A gradient that only a step which is not traced has spoiled is left out: nothing is known of it here.
     """
@@ -106,4 +116,12 @@ def _sinks(walk: Walk, flags: Flags, reads: Iterable[SinkRead], index: Mapping[W
         if value and (found or not starts):
             bits[read.name] = bits.get(read.name, 0) | value
             causes.setdefault(read.name, {}).update(dict.fromkeys(found))
-    return [Sink(name, pattern(value), tuple(causes[name])) for name, value in bits.items()]
+    return {name: (pattern(value), tuple(causes[name])) for name, value in bits.items()}
+
+
+def _sinks(bad: Iterable[tuple[str, tuple[Pattern, tuple[Cause, ...]]]]) -> tuple[Sink, ...]:
+    """Those that lead back to the same are told together: in a large model every weight does."""
+    names: dict[tuple[Pattern, tuple[Cause, ...]], list[str]] = {}
+    for name, told in bad:
+        names.setdefault(told, []).append(name)
+    return tuple(Sink(tuple(alike), *told) for told, alike in names.items())

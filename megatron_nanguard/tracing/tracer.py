@@ -63,6 +63,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         marker: bool = False,
         probe: frozenset[int] = frozenset(),
         catcher: Catcher | None = None,
+        at_once: bool = False,
     ) -> None:
         """Nothing is traced before the tracer is entered.
 
@@ -75,6 +76,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             marker: fill fresh memory with a NaN of known bits; another result then than without.
             probe: events of an earlier pass to look at closely, such as its origins.
             catcher: told of each operator that leaves an event.
+            at_once: look closely at whatever turns bad, with two host reads per operator; where there is no other pass.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._rank, self._microbatch = rank, microbatch
@@ -82,7 +84,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shield = Shield()
         self._whereabouts = Whereabouts(names, params, microbatch, self._node_made, self._shielded)
         outside = Outside(chunks, names, params)
-        self._recorder = Recorder(self._whereabouts, outside, marker, probe, attention_heads(chunks), catcher)
+        heads = attention_heads(chunks)
+        self._recorder = Recorder(self._whereabouts, outside, marker, probe, heads, catcher, at_once=at_once)
         self._fills_with_marker = marker
         self._was_traced = False
         self._sinks: list[SinkRead] = []
@@ -178,7 +181,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operator between two looks."""
+        """Run an operator between two looks; a tensor that wraps others comes back with those."""
+        if any(one.__torch_dispatch__ is not Tensor.__torch_dispatch__ for one in types):
+            return NotImplemented
         kwargs = kwargs or {}
         started = self._shielded(self._recorder.before, func, args, kwargs)
         result = func(*args, **kwargs)

@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.records.trace import Phase
-from megatron_nanguard.tracing.lines import Lines
+from megatron_nanguard.tracing.lines import Lines, backward_line
 from megatron_nanguard.tracing.modules import ModuleStack
 from megatron_nanguard.tracing.nodes import (
     Nodes,
@@ -112,7 +112,7 @@ class Whereabouts:
         inside = "" if made is None else made.module
         if torch.is_grad_enabled():  # a forward inside the backward: activations are computed again
             return Place("recompute", step, self._modules.current or inside, name, line)
-        return Place("backward", step, inside or self._modules.current, name, line, made)
+        return Place("backward", step, inside or self._modules.current, name, line, made, function=backward_line(node))
 
     def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., Any]) -> Nodes:
         return TaggedNodes(self._made_now, on_node, shielded)

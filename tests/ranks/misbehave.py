@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import megatron.core.package_info
@@ -72,16 +73,16 @@ def raise_in_names() -> None:
 
 def raise_at_the_start() -> None:
     """The first thing after the handshake raises."""
-    from megatron_nanguard import guard
+    from megatron_nanguard.attempt import attempt
 
-    guard.Run = _raising  # type: ignore[misc, assignment]
+    attempt.Run = _raising  # type: ignore[misc, assignment]
 
 
 def raise_when_the_step_opens() -> None:
     """The schedule hook raises before the step is open."""
-    from megatron_nanguard.guard import Guard
+    from megatron_nanguard.stepping import Wards
 
-    Guard._subject_of = _raising_at_bad_step(Guard._subject_of)  # type: ignore[method-assign]
+    Wards.training = _raising_at_bad_step(Wards.training)  # type: ignore[method-assign]
 
 
 def raise_in_the_flags() -> None:
@@ -128,17 +129,60 @@ def run_out_of_memory_when_traced() -> None:
     Tracer.__enter__ = entered  # type: ignore[method-assign]
 
 
+def run_out_of_memory_when_checked() -> None:
+    """The check of an overflow far below the loss scale asks for more than there is."""
+    from megatron_nanguard.incident import checking
+
+    checking.lower_scale = _out_of_memory
+
+
 def take_data_that_cannot_be_copied() -> None:
     """A lock in every micro-batch; the forward step does not look at it."""
     take = RerunDataIterator.__next__
     RerunDataIterator.__next__ = lambda self: {**take(self), "lock": threading.Lock()}  # type: ignore[method-assign]
 
 
+def take_data_from_elsewhere() -> None:
+    """The forward step reads from the iterator that the script has kept, not from what the schedule hands to it."""
+    build, get_batch = host.build_train_valid_test_data_iterators, pretrain_gpt.get_batch
+    kept: list[Any] = []
+
+    def built(*args: Any, **kwargs: Any) -> Any:
+        iterators = build(*args, **kwargs)
+        kept.append(iterators[0])
+        return iterators
+
+    host.build_train_valid_test_data_iterators = built
+    pretrain_gpt.get_batch = lambda _, vp_stage: get_batch(kept[0], vp_stage)
+
+
+class Feed:
+    """Hands out micro-batches in a way of its own."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def get(self) -> Any:
+        return next(self.inner)
+
+
+def take_data_from_a_feed() -> None:
+    """What the schedule gets, and hands to the forward step, is no iterator."""
+    get_schedule, get_batch = host.get_forward_backward_func, pretrain_gpt.get_batch
+
+    def fed(*args: Any, **kwargs: Any) -> Any:
+        schedule = get_schedule(*args, **kwargs)
+        return lambda **call: schedule(**{**call, "data_iterator": Feed(call["data_iterator"])})
+
+    host.get_forward_backward_func = fed
+    pretrain_gpt.get_batch = lambda feed, vp_stage: get_batch(iter(feed.get, None), vp_stage)
+
+
 def die_while_merging() -> None:
     """The rank that merges the files is killed while its peers wait for the end of it."""
-    from megatron_nanguard.incident import course
+    from megatron_nanguard.incident.files import MergedFile
 
-    course.merge_files = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment, return-value]
+    MergedFile.complete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _send_itself(number: signal.Signals) -> None:
@@ -148,6 +192,7 @@ def _send_itself(number: signal.Signals) -> None:
 
 
 def _out_of_memory(*args: Any, **kwargs: Any) -> Any:
+    Path("out_of_memory").touch()
     raise torch.OutOfMemoryError("planted by the test")
 
 

@@ -1,6 +1,7 @@
 """Script: train like `pretrain_gpt.py` with one fault that the script itself plants, whether or not a guard watches.
 
 FAULT is JSON: `step`, `rank`, `where` (gradient, reduced or loss) and, but for a loss, the end of a parameter's name.
+Or no fault at all but a loss that is `factor` times as large in some `steps`, on every rank (where: large loss).
 STEPS_DIR is the folder for one file per rank: what every step left behind, as digests.
 """
 
@@ -29,7 +30,13 @@ steps: list[dict[str, Any]] = []
 
 def is_due(where: str) -> bool:
     """Whether the fault belongs here and now."""
-    return (FAULT["where"], FAULT["rank"], FAULT["step"]) == (where, RANK, host.get_args().curr_iteration + 1)
+    return FAULT["where"] == where and (FAULT["rank"], FAULT["step"]) == (RANK, host.get_args().curr_iteration + 1)
+
+
+def factor() -> float:
+    """What the loss of this step is multiplied with."""
+    is_large = FAULT["where"] == "large loss" and host.get_args().curr_iteration + 1 in FAULT["steps"]
+    return float(FAULT["factor"]) if is_large else 1.0
 
 
 def poison(chunk: torch.nn.Module) -> None:
@@ -53,11 +60,11 @@ def around_reduction(finish_grad_sync: Callable[..., Any]) -> Callable[..., Any]
 
 
 def in_loss(loss_func: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss of NaN with a gradient of 1."""
+    """A loss of NaN with a gradient of 1, or a loss that is only large."""
 
     def loss(*args: Any) -> Any:
         value, *rest = loss_func(*args)
-        return (value + math.nan if is_due("loss") else value, *rest)
+        return (value + math.nan if is_due("loss") else value * factor(), *rest)
 
     return loss
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from megatron_nanguard.cpurun import pretrain_gpt
 
 RANK = os.environ["RANK"]
 ALL = "-"
+DEEPER_THAN_THE_ENGINE_NESTS = 70
+"""Backwards inside of each other; from 60 on another thread goes on."""
 
 
 @dataclass
@@ -110,6 +113,31 @@ def collective_overflow(x: Tensor) -> Tensor:
     return x + 0 * total.sum().to(x.dtype)
 
 
+class Nested(torch.autograd.Function):
+    """A backward that runs a backward, as often as told; the innermost computes the output again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor], depth: int) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.change, ctx.depth = change, depth
+        with torch.no_grad():
+            return change(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        assert ctx.depth or threading.current_thread() is not threading.main_thread()
+        with torch.enable_grad():
+            output = Nested.apply(x, ctx.change, ctx.depth - 1) if ctx.depth else ctx.change(x)
+        torch.autograd.backward(output, grad)
+        return x.grad, None, None
+
+
+def deep(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same at the bottom of a deep stack of backwards."""
+    return lambda x: Nested.apply(x, change, DEEPER_THAN_THE_ENGINE_NESTS)
+
+
 OF_OUTPUT: dict[str, Callable[[Tensor], Tensor]] = {
     "forward_log": forward_log,
     "transient": forward_log,
@@ -118,7 +146,16 @@ OF_OUTPUT: dict[str, Callable[[Tensor], Tensor]] = {
     "masked_row": masked_row,
     "healthy_mask": healthy_mask,
     "collective_overflow": collective_overflow,
+    "deep_exp": deep(exp_clamp),
+    "deep_log": deep(LogOfNegative.apply),
 }
+
+
+def to_partner(logits: Tensor) -> Tensor:
+    """`partner`, of a router: every token goes to the experts of one other rank, whatever it holds."""
+    size, rank = mpu.get_expert_model_parallel_world_size(), mpu.get_expert_model_parallel_rank()
+    owners = torch.arange(logits.shape[-1]) // (logits.shape[-1] // size)
+    return torch.where(owners == rank ^ 1, logits, -1e4)
 
 
 # Where --------------------------------------------------------------------------------------------------------------
@@ -150,8 +187,12 @@ class Spoiled:
         if any(fault.kind == "wgrad" for fault in due):
             # Found before the parameter of that name, which is left alone.
             self.module.__dict__["weight"] = LogOfNegative.apply(self.module._parameters["weight"])
+        if any(fault.kind == "partner" for fault in due):
+            gating = self.module.gating
+            self.module.__dict__["gating"] = lambda *args, **kwargs: to_partner(gating(*args, **kwargs))
         output = self.forward(*args, **kwargs)
         self.module.__dict__.pop("weight", None)
+        self.module.__dict__.pop("gating", None)
         for fault in due:
             if fault.kind in OF_OUTPUT and not (fault.kind == "transient" and fault.has_fired):
                 fault.has_fired = True

@@ -114,3 +114,17 @@ def unnamed(case: Case) -> Case:
     """The same fault, when nobody can say whose gradient it was before the reduction."""
     assert case.incident is not None
     return replace(case, incident=replace(case.incident, local=set()))
+
+
+def test_a_drill_in_the_hook_of_a_module_is_traced_to_that_module(ranks: Server, tmp_path: Path) -> None:
+    layout = LAYOUTS["D1"].plus(
+        *("--train-iters", "2", "--nanguard", "--nanguard-dir", str(tmp_path), "--nanguard-on-nonfinite", "skip"),
+        "--nanguard-drill=nan@step=2,rank=0,mb=1,phase=forward,module=decoder.layers.1.mlp",
+    )
+
+    finished = ranks.run(1, pretrain_script(), layout.args, in_rank="megatron_nanguard:enable", cwd=tmp_path)
+
+    assert finished.code == 0, finished.out
+    (origin,) = RunFiles.only_one_of(tmp_path).merged(2)["origin"]
+    place = (origin["rank"], origin["microbatch"], origin["phase"], origin["module"])
+    assert place == (0, 1, "forward", "decoder.layers.1.mlp")

@@ -218,19 +218,25 @@ def test_evidence_that_cannot_be_collected_leaves_the_incident_to_the_others(ran
     assert [name[:9] for name in files_of(tmp_path).postmortems(2)] == ["rank00000", "rank00001", "rank00002"]
     merged = files_of(tmp_path).merged(2)
     assert merged["ranks"]["bad_before"] == [0, 1]
-    assert [note for note in merged["notes"] if "the guard itself failed on ranks [3]" in note]
+    assert [note for note in merged["notes"] if "the guard itself failed on rank 3;" in note]
 
 
-@pytest.mark.parametrize("misbehaviour", ["raise_in_the_signal", "raise_before_the_reduction"])
+@pytest.mark.parametrize(
+    ("misbehaviour", "bad_step", "applied"),
+    [("raise_in_the_signal", 2, [1, 3]), ("raise_before_the_reduction", 2, [1, 3]), ("raise_at_the_start", 1, [2, 3])],
+)
 def test_an_incident_during_a_fault_is_skipped_before_the_guard_goes_off(
-    ranks: Server, tmp_path: Path, misbehaviour: str
+    ranks: Server, tmp_path: Path, misbehaviour: str, bad_step: int, applied: list[int]
 ) -> None:
-    finished = run(ranks, tmp_path, misbehaviour, *DRILL, "--nanguard-on-nonfinite", "skip")
+    flag, drill = DRILL
+    planted = (flag, drill.replace("step=2", f"step={bad_step}"))
+
+    finished = run(ranks, tmp_path, misbehaviour, *planted, "--nanguard-on-nonfinite", "skip")
 
     assert finished.codes == {0: 0, 1: 0, 2: 0, 3: 0}
-    assert files_of(tmp_path).incidents == ["step_00000002"]
-    assert files_of(tmp_path).merged(2)["ranks"]["bad_before"] == [0, 1]
-    assert [step.number for step in steps_of(finished)] == [1, 3], "a skipped step has no norm"
+    assert files_of(tmp_path).incidents == [f"step_{bad_step:08d}"]
+    assert files_of(tmp_path).merged(bad_step)["ranks"]["bad_before"] == [0, 1]
+    assert [step.number for step in steps_of(finished)] == applied, "a skipped step has no norm"
     assert all(math.isfinite(step.loss) and math.isfinite(step.grad_norm) for step in steps_of(finished))
     assert [rank for rank, line in told(finished) if line == GAVE_UP] == [0]
     assert bucket_checks(finished) == 4 * [ON]
@@ -253,7 +259,9 @@ def test_when_a_rank_dies_in_the_exchange_all_leave_within_seconds(
     assert [found["flags"]["local"] for found in written.values()] == [True, True, False, False]
 
 
-def test_when_the_merging_rank_dies_every_postmortem_is_complete(ranks: Server, tmp_path: Path) -> None:
+def test_when_the_merging_rank_dies_every_postmortem_is_complete_and_the_origin_was_merged(
+    ranks: Server, tmp_path: Path
+) -> None:
     finished = run(ranks, tmp_path, "die_while_merging", *DRILL, env={"AT_FAULT": "0"}, linger=10)
 
     assert finished.codes == {0: 137, 1: 65, 2: 65, 3: 65}
@@ -261,6 +269,10 @@ def test_when_the_merging_rank_dies_every_postmortem_is_complete(ranks: Server, 
     assert [name[:9] for name in written] == ["rank00000", "rank00001", "rank00002", "rank00003"]
     assert [found["phase"] for found in written.values()] == 4 * ["complete"]
     assert [found["ranks"]["bad_before"] for found in written.values()] == 4 * [[0, 1]]
+    merged = files_of(tmp_path).merged(2)
+    assert merged["ranks"] == {"bad_before": [0, 1], "bad_after_only": [2, 3], "clean": []}
+    assert [origin["rank"] for origin in merged["origin"]] == [1]
+    assert (merged["policy"]["action"], merged["causes"]) == ("unknown", [])
 
 
 def test_when_a_rank_hangs_in_the_exchange_the_others_leave_after_the_deadline(ranks: Server, tmp_path: Path) -> None:

@@ -183,7 +183,8 @@ def test_context_parallel_ranks_lie_between_tensor_and_data_parallel_ones(ranks:
     for rank, at in enumerate(told):
         place = {"tp": rank % 2, "cp": rank // 2 % 2, "dp": rank // 4, "pp": 0, "ep": 0}
         assert {axis: at["coordinates"][axis] for axis in place} == place
-        assert at["sizes"] == {"world": 8, "tp": 2, "cp": 2, "ep": 1, "dp": 2, "pp": 1, "expert_tp": 2, "expert_dp": 4}
+        sizes = {"world": 8, "tp": 2, "cp": 2, "ep": 1, "dp": 2, "pp": 1, "expert_tp": 2, "expert_dp": 4, "vpp": 1}
+        assert at["sizes"] == sizes
         original = f"param_map_tp{rank % 2}pp0dp0cp0.json"
         assert at["file"][1] == (None if rank < 2 else original)
     # TP rank 1: (2 + 4 + 6 + 8) / 4

@@ -7,7 +7,7 @@ ranks 4 and 5 share a layer, and 0 and 4 a pipeline.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import pytest
 from megatron_nanguard.cpurun.server import Server
 from megatron_nanguard.records.json_form import from_json
 from megatron_nanguard.records.trace import Message, OriginKind, RankTrace, TracedOrigin
-from tests.ranks.layouts import LAYOUTS
+from tests.ranks.layouts import FP16, LAYOUTS, Layout
 
 pytestmark = pytest.mark.ranks
 
@@ -90,24 +90,24 @@ class Traced(NamedTuple):
     exact: list[list[list[str]]]
 
 
+def traced_steps(ranks: Server, folder: Path, layout: Layout, faults: Sequence[str]) -> Traced:
+    chosen = layout.plus("--train-iters", str(len(faults) + 1), "--no-check-for-nan-in-loss-and-grad")
+    env = {"FAULTS": ";".join(faults), "TRACES_DIR": str(folder)}
+    finished = ranks.run(layout.nproc, SCRIPT, chosen.args, env=env, cwd=folder)
+    assert finished.code == 0, finished.out
+    steps = [
+        {rank: from_json(RankTrace, (folder / f"trace{step}_{rank}.json").read_bytes()) for rank in range(layout.nproc)}
+        for step, _ in enumerate(faults, start=FIRST_FAULTY_STEP)
+    ]
+    return Traced(steps, [json.loads((folder / f"exact{rank}.json").read_text()) for rank in range(layout.nproc)])
+
+
 @pytest.fixture(scope="module")
 def traced(ranks: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
     @cache
     def run(name: str) -> Traced:
-        folder = tmp_path_factory.mktemp(f"traces_{name}")
         faults = [*(planted.fault for planted in PLANTED[name]), HEALTHY_MASK]
-        layout = LAYOUTS[name].plus("--train-iters", str(len(faults) + 1), "--no-check-for-nan-in-loss-and-grad")
-        env = {"FAULTS": ";".join(faults), "TRACES_DIR": str(folder)}
-        finished = ranks.run(layout.nproc, SCRIPT, layout.args, env=env, cwd=folder)
-        assert finished.code == 0, finished.out
-        steps = [
-            {
-                rank: from_json(RankTrace, (folder / f"trace{step}_{rank}.json").read_bytes())
-                for rank in range(layout.nproc)
-            }
-            for step, _ in enumerate(faults, start=FIRST_FAULTY_STEP)
-        ]
-        return Traced(steps, [json.loads((folder / f"exact{rank}.json").read_text()) for rank in range(layout.nproc)])
+        return traced_steps(ranks, tmp_path_factory.mktemp(f"traces_{name}"), LAYOUTS[name], faults)
 
     return run
 
@@ -128,7 +128,7 @@ def test_every_planted_fault_is_named_exactly_and_alone(traced: Callable[[str], 
         assert origin.kind is OriginKind.OPERATOR
         assert origin.outputs[0].layout == "every element"
         assert origin.place.source_line is not None
-        assert origin.place.source_line.startswith("tracing.py:")
+        assert "tracing.py:" in origin.place.source_line
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -150,23 +150,23 @@ def test_every_bad_arrival_was_sent_by_another_rank_that_was_bad(traced: Callabl
         for rank, trace in step.items():
             for arrival in trace.arrivals:
                 if arrival.sent == "finite":
-                    assert senders(step, arrival) - {rank}
+                    assert senders(step, rank, arrival) - {rank}
 
 
 def test_backward_fault_reaches_the_ranks_of_layout_a_one_after_the_other(traced: Callable[[str], Traced]) -> None:
     step = traced("A").steps[1]
     first = {rank: next(m for m in trace.arrivals if m.sent == "finite") for rank, trace in step.items() if rank != 5}
     # Through the tensor-parallel all-reduce, then backwards through the pipeline, then to the other replicas.
-    assert {rank: (m.operator, m.channel[1:]) for rank, m in first.items()} == {
-        4: ("allreduce_", ("4", "5")),
-        0: ("recv_", ("4", "0")),
-        1: ("recv_", ("5", "1")),
-        2: ("allreduce_coalesced_", ("0", "2")),
-        3: ("allreduce_coalesced_", ("1", "3")),
-        6: ("allreduce_coalesced_", ("4", "6")),
-        7: ("allreduce_coalesced_", ("5", "7")),
+    assert {rank: (m.operator, step[rank].channels[m.channel].ranks) for rank, m in first.items()} == {
+        4: ("allreduce_", (4, 5)),
+        0: ("recv_", (4, 0)),
+        1: ("recv_", (5, 1)),
+        2: ("allreduce_coalesced_", (0, 2)),
+        3: ("allreduce_coalesced_", (1, 3)),
+        6: ("allreduce_coalesced_", (4, 6)),
+        7: ("allreduce_coalesced_", (5, 7)),
     }
-    assert {rank: senders(step, m) for rank, m in first.items()} == {
+    assert {rank: senders(step, rank, m) for rank, m in first.items()} == {
         4: {5},
         0: {4},
         1: {5},
@@ -183,12 +183,26 @@ def test_backward_fault_reaches_the_ranks_of_layout_a_one_after_the_other(traced
 def test_forward_fault_of_the_first_stage_comes_back_through_the_last(traced: Callable[[str], Traced]) -> None:
     step = traced("A").steps[0]
     first = {rank: next(m for m in trace.arrivals if m.sent == "finite") for rank, trace in step.items() if rank}
-    assert {rank: (m.operator, m.channel[1:]) for rank, m in first.items() if rank in (1, 4, 5)} == {
-        4: ("recv_", ("0", "4")),
-        5: ("allreduce_", ("4", "5")),
-        1: ("recv_", ("5", "1")),
+    used = {rank: (m.operator, step[rank].channels[m.channel].ranks) for rank, m in first.items()}
+    assert {rank: used[rank] for rank in (1, 4, 5)} == {
+        4: ("recv_", (0, 4)),
+        5: ("allreduce_", (4, 5)),
+        1: ("recv_", (5, 1)),
     }
-    assert any(sink.name == "loss of micro-batch 2" for sink in step[4].sinks)
+    assert any("loss of micro-batch 2" in sink.names for sink in step[4].sinks)
+
+
+def test_last_stage_of_1f1b_in_fp16_has_no_origin_of_its_own(ranks: Server, tmp_path: Path) -> None:
+    # It scales the memory that stands for its output once that is deallocated; under the marker that is a NaN.
+    layout = LAYOUTS["D2"].plus(
+        *("--pipeline-model-parallel-size", "2", "--global-batch-size", "8", *FP16, "--initial-loss-scale", "1024")
+    )
+    fault, healthy = traced_steps(ranks, tmp_path, layout, (backward(0, 1, 2).fault, "marker:-:0:1")).steps
+    assert {rank: [origin.operator for origin in trace.origins] for rank, trace in fault.items()} == {0: ["log"], 1: []}
+    assert healthy[1].num_contained, "it was seen, and nothing leads back to it"
+    for trace in healthy.values():
+        assert trace.broken == ""
+        assert trace.origins == trace.arrivals == trace.departures == trace.sinks == ()
 
 
 def described(rank: int, origin: TracedOrigin) -> Planted:
@@ -197,11 +211,12 @@ def described(rank: int, origin: TracedOrigin) -> Planted:
     return Planted("", rank, place.phase, place.microbatch, place.module, origin.operator, origin.outputs[0].pattern)
 
 
-def senders(step: Traces, arrival: Message) -> set[int]:
+def senders(step: Traces, receiver: int, arrival: Message) -> set[int]:
     """The ranks that sent something bad in this message."""
+    channel = step[receiver].channels[arrival.channel]
     return {
         rank
         for rank, trace in step.items()
         for message in trace.departures
-        if (message.channel, message.number) == (arrival.channel, arrival.number)
+        if (trace.channels[message.channel], message.number) == (channel, arrival.number)
     }

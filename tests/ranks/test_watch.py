@@ -10,6 +10,7 @@ import torch
 from megatron_nanguard.cpurun.server import Server
 from tests.ranks.conftest import EndStates
 from tests.ranks.layouts import LAYOUTS
+from tests.ranks.run_files import RunFiles
 from tests.ranks.test_healthy import differences
 
 pytestmark = pytest.mark.ranks
@@ -53,3 +54,23 @@ def test_a_gelu_that_is_wrong_in_its_backward_alone_is_found(ranks: Server, tmp_
     assert torch.equal(gradient.isnan(), entered > 0.01)
     assert arrived.isfinite().all()
     assert "watch: step 2, rank 5: backward of decoder.layers.3.mlp.activation_func: grad_input 0: " in printed
+
+
+def test_the_same_is_found_by_the_flags_of_a_guarded_run(ranks: Server, tmp_path: Path) -> None:
+    flags = ("--nanguard", "--nanguard-dir", str(tmp_path), "--nanguard-on-nonfinite", "skip")
+    watch = ("--nanguard-watch", r"mlp\.activation_func$", "--nanguard-watch-steps", "2:3")
+    env = {"END_STATE_DIR": str(tmp_path), "FAULTY_RANK": "0"}
+
+    finished = ranks.run(
+        1, WATCHED, LAYOUTS["D1"].plus(*flags, *watch).args, env=env, in_rank="megatron_nanguard:enable", cwd=tmp_path
+    )
+
+    assert finished.code == 0, finished.out
+    run = RunFiles.only_one_of(tmp_path)
+    assert run.incidents == ["step_00000002", "step_00000003"]
+    [file] = (run.path / "watch").iterdir()
+    hit = torch.load(file, weights_only=True)
+    assert (hit["step"], hit["module"], hit["phase"]) == (2, "decoder.layers.3.mlp.activation_func", "backward")
+    assert all(hit["outputs"][name].isfinite().all() for name in hit["outputs"])
+    assert f"watch: step 2, rank 0: backward of {hit['module']}: grad_input 0: " in finished.out
+    assert finished.out.count("watch: ") == 1, "once for a run"

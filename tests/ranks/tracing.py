@@ -79,11 +79,15 @@ def masked(x: Tensor) -> Tensor:
     return x + torch.softmax(x.float().masked_fill(mask, -math.inf), -1).to(x.dtype) * 1e-3
 
 
+MARKER = "marker"
+"""No fault, but fresh memory is filled with a marker in the traced pass."""
+
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "log": log_of_negative,
     "backward": NanBackward.apply,
     "exp": clamped_exp,
     "mask": masked,
+    MARKER: lambda x: x,
 }
 
 
@@ -139,8 +143,8 @@ class Host:
         assert call is not None
         if fault is not None:
             point = DecisionPoint.take(call)
-            first = self.traced(call, point, fault.microbatch, frozenset())
-            trace = self.traced(call, point, fault.microbatch, frozenset(origin.event for origin in first.origins))
+            first = self.traced(call, point, fault, frozenset())
+            trace = self.traced(call, point, fault, frozenset(origin.event for origin in first.origins))
             assert not point.put_back()
             path = Path(os.environ["TRACES_DIR"], f"trace{self.step}_{dist.get_rank()}.json")
             path.write_bytes(to_json(trace))
@@ -148,13 +152,14 @@ class Host:
         self.step += 1
         return fault
 
-    def traced(self, call: RecordedCall, point: DecisionPoint, microbatch: int, probe: frozenset[int]) -> RankTrace:
+    def traced(self, call: RecordedCall, point: DecisionPoint, fault: Fault, probe: frozenset[int]) -> RankTrace:
         tracer = Tracer(
             self.chunks,
             {module: name for name, module in name_modules(self.chunks).items()},
             {named.param: named.name for named in name_parameters(self.chunks)},
             dist.get_rank(),
-            microbatch,
+            fault.microbatch,
+            marker=fault.kind == MARKER,
             probe=probe,
         )
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.guarded import Install
 
 
 class Log(logging.Handler):
@@ -59,3 +63,11 @@ def megatron(world_of_one: None) -> Iterator[Any]:
     yield megatron
     megatron.core.parallel_state.destroy_model_parallel()
     cpurun.uninstall()
+
+
+@pytest.fixture
+def install(megatron: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install]:
+    """Installs guards that write into the test's directory, until the test is over."""
+    from tests.unit.guarded import installing
+
+    yield from installing(monkeypatch, tmp_path)

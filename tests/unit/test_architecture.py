@@ -24,16 +24,19 @@ TORCH_FREE = {
     "postmortem": 5,
 }
 TORCH_SIDE = {
-    "hooks": 8,
-    "guard": 7,
+    "hooks": 9,
+    "guard": 8,
+    "stepping": 7,
     "cpurun": 7,
     "screening": 7,
     "incident": 6,
     "attempt": 6,
+    "reloading": 6,
     "patch_points": 5,
     "replay": 5,
     "tracing": 5,
     "arbitration": 5,
+    "capture": 5,
     "policy": 5,
     "drill": 5,
     "watching": 5,
@@ -48,7 +51,7 @@ TORCH_SIDE = {
     "patching": 2,
 }
 # Both columns stand on these. Errors and the version import nothing; the entry points stand above everything.
-BOTH_SIDES = {"records": 1, "settings": 1, "errors": 0, "version": 0, "__init__": 9, "__main__": 9}
+BOTH_SIDES = {"records": 1, "settings": 1, "errors": 0, "printable": 0, "version": 0, "__init__": 10, "__main__": 10}
 ROWS = {**TORCH_FREE, **TORCH_SIDE, **BOTH_SIDES}
 NO_TORCH = set(TORCH_FREE) | set(BOTH_SIDES)
 

@@ -2,75 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard import guard as guard_module
-from megatron_nanguard.attempt import meeting
-from megatron_nanguard.guard import Guard
-from megatron_nanguard.hooks import Hooks
+from megatron_nanguard.attempt import attempt, meeting
+from megatron_nanguard.health import HealthWatch
+from megatron_nanguard.incident import Subject
 from megatron_nanguard.patch_points import POINTS
-from megatron_nanguard.patching import Engine, PointState, Target
+from megatron_nanguard.patching import PointState, Target
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.settings import Settings
+from megatron_nanguard.stepping import judging
 from tests.unit.conftest import Log
+from tests.unit.guarded import Install
 from tests.unit.one_rank import ONES, Trainer, trainer
 
 WEIGHTS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-numbers = itertools.count()
-
-
-class Guarded:
-    """A process in which the guard is installed and the parallel groups are made."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.hooks = Hooks()
-        self.guard: Guard = self.hooks.guard
-        self.guard.settings = settings
-        self.hooks.install()
-
-    def meet(self) -> None:
-        """The parallel groups of this rank's world exist; making them anew for every test would take long."""
-        self.guard.groups_exist(0, None)
-
-    def counts(self) -> tuple[int, int, int]:
-        counts = self.guard.counts
-        return counts["steps_guarded"], counts["alarms"], counts["incidents"]
-
-
-@pytest.fixture
-def install(megatron: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Guarded]]:
-    """``install(...)``: settings that differ from a run with policy skip; ``meet=False`` stops before the handshake."""
-    import megatron.training.training  # noqa: F401  a trainer that tolerates skips
-
-    # A corner of the store for each test, on one connection.
-    store, corner = dist.distributed_c10d._get_default_store(), f"test {next(numbers)}"
-    monkeypatch.setattr(meeting, "own_client", lambda prefix: PrefixStore(f"{corner}/{prefix}", store))
-    made: list[Guarded] = []
-
-    def install(*, meet: bool = True, **changes: Any) -> Guarded:
-        base = Settings(on=True, dir=str(tmp_path), on_nonfinite="skip", deadline=20.0)
-        found = Guarded(replace(base, **changes))
-        made.append(found)
-        if meet:
-            found.meet()
-        return found
-
-    yield install
-    for one in made:
-        one.hooks.remove()
 
 
 @pytest.fixture
@@ -99,82 +54,33 @@ def nan_in(made: Trainer) -> torch.Tensor:
     return ONES * math.nan
 
 
-# ---------------------------------------------------------------------- options
-
-
-def parsed(*arguments: str, **environ: str) -> Guard:
-    """A guard after a command line was parsed."""
-    engine = Engine((), {}, lambda: None)
-    found = Guard(engine)
-    parser = argparse.ArgumentParser(prog="pretrain_gpt.py")
-    found.add_options(parser)
-    try:
-        parser.parse_args(arguments)
-    finally:
-        found.remove()
-    return found
-
-
-def test_options_are_read_when_megatron_parses_them() -> None:
-    found = parsed("--nanguard", "--nanguard-on-nonfinite", "skip", "--nanguard-max-skips", "2/9")
-    assert found.settings == Settings(on=True, on_nonfinite="skip", max_skips=(2, 9))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--nanguard-norms", "all"], "error: --nanguard-norms: 'all' is not one of param, bucket"),
-        (["--nanguard-drill", "nan@step=1"], "error: --nanguard-drill needs --nanguard"),
-        (["--nanguard", "--nanguard-drill", "nan@step=0"], "error: --nanguard-drill: steps count from 1"),
-        (
-            ["--nanguard", "--nanguard-drill", "nan@step=1,rank=9,phase=forward,module=first"],
-            "error: --nanguard-drill: drill 'nan@step=1,rank=9,phase=forward,module=first': rank 9 does not exist",
-        ),
-    ],
-)
-def test_a_mistake_is_an_error_of_the_command_line_that_names_the_flag(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parsed(*arguments)
-    assert caught.value.code == 2
-    assert f"pretrain_gpt.py: {complaint}" in capsys.readouterr().err
-
-
-def test_a_bad_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("NANGUARD_DEADLINE", "soon")
-    with pytest.raises(SystemExit):
-        parsed("--nanguard")
-    assert "error: NANGUARD_DEADLINE: 'soon' is not" in capsys.readouterr().err
+# ---------------------------------------------------------------------- start
 
 
 def test_a_trainer_without_a_command_line_is_set_by_the_environment(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = install(meet=False)
-    found.guard.settings = None
+    found.guard.options.settings = None
     monkeypatch.setenv("NANGUARD", "1")
     monkeypatch.setenv("NANGUARD_DIR", str(tmp_path / "elsewhere"))
     found.meet()
     assert found.guard.active
-    assert found.guard.settings == Settings(on=True, dir=str(tmp_path / "elsewhere"))
+    assert found.guard.options.settings == Settings(on=True, dir=str(tmp_path / "elsewhere"))
 
 
 def test_a_bad_variable_ends_a_trainer_without_a_command_line(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+    install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = install(meet=False)
-    found.guard.settings = None
+    found.guard.options.settings = None
     monkeypatch.setenv("NANGUARD_NORMS", "all")
     with pytest.raises(SystemExit) as caught:
         found.meet()
     assert caught.value.code == "nanguard: NANGUARD_NORMS: 'all' is not one of param, bucket"
 
 
-# ---------------------------------------------------------------------- start
-
-
-def test_without_the_flag_nothing_is_guarded(install: Callable[..., Guarded], tmp_path: Path) -> None:
+def test_without_the_flag_nothing_is_guarded(install: Install, tmp_path: Path) -> None:
     found = install(on=False)
     made = trainer(ddp={"check_for_nan_in_grad": False})
     assert step(made, nan_in(made))
@@ -182,7 +88,7 @@ def test_without_the_flag_nothing_is_guarded(install: Callable[..., Guarded], tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_megatrons_own_check_stands_aside_while_the_guard_is_on(install: Callable[..., Guarded]) -> None:
+def test_megatrons_own_check_stands_aside_while_the_guard_is_on(install: Install) -> None:
     found = install()
     made = trainer()
     assert made.ddp.ddp_config.check_for_nan_in_grad is False
@@ -190,7 +96,7 @@ def test_megatrons_own_check_stands_aside_while_the_guard_is_on(install: Callabl
     assert made.ddp.ddp_config.check_for_nan_in_grad is True
 
 
-def test_a_healthy_run_is_guarded_in_silence(install: Callable[..., Guarded], tmp_path: Path) -> None:
+def test_a_healthy_run_is_guarded_in_silence(install: Install, tmp_path: Path) -> None:
     found, made = install(), trainer()
     assert [step(made) for _ in range(3)] == [True, True, True]
     assert found.counts() == (3, 0, 0)
@@ -198,7 +104,22 @@ def test_a_healthy_run_is_guarded_in_silence(install: Callable[..., Guarded], tm
     assert sorted(path.name for path in run.iterdir()) == ["fingerprint.json", "param_map_tp0pp0dp0.json"]
 
 
-def test_guarded_and_unguarded_runs_end_in_the_same_weights(install: Callable[..., Guarded]) -> None:
+def test_the_hardware_is_watched_until_the_next_meeting_or_the_end(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[HealthWatch] = []
+    monkeypatch.setattr(HealthWatch, "close", lambda watch: closed.append(watch))
+    found = install()
+    trainer()
+    assert closed == []
+    found.meet()
+    assert len(closed) == 1
+    trainer()
+    found.hooks.remove()
+    assert len(set(map(id, closed))) == len(closed) == 2
+
+
+def test_guarded_and_unguarded_runs_end_in_the_same_weights(install: Install) -> None:
     unguarded = trainer()
     for _ in range(3):
         step(unguarded)
@@ -209,7 +130,7 @@ def test_guarded_and_unguarded_runs_end_in_the_same_weights(install: Callable[..
     assert guarded.weights() == unguarded.weights() != WEIGHTS
 
 
-def test_the_handshake_begins_when_the_parallel_groups_are_made(install: Callable[..., Guarded]) -> None:
+def test_the_handshake_begins_when_the_parallel_groups_are_made(install: Install) -> None:
     from megatron.core import parallel_state
 
     found = install(meet=False)
@@ -219,7 +140,7 @@ def test_the_handshake_begins_when_the_parallel_groups_are_made(install: Callabl
     assert found.guard.active
 
 
-def test_without_parallel_groups_of_megatrons_the_first_chunk_begins_it(install: Callable[..., Guarded]) -> None:
+def test_without_parallel_groups_of_megatrons_the_first_chunk_begins_it(install: Install) -> None:
     found = install(meet=False)
     trainer()
     assert found.guard.active
@@ -232,7 +153,7 @@ def missing_step() -> tuple[Any, ...]:
 
 
 def test_without_a_decision_point_the_run_is_unguarded_and_says_so_once(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, log: Log
+    install: Install, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     import megatron.core.pipeline_parallel.schedules  # noqa: F401
 
@@ -250,7 +171,7 @@ def test_without_a_decision_point_the_run_is_unguarded_and_says_so_once(
     assert step(made, nan_in(made))
 
 
-def test_strict_leaves_where_the_run_would_be_unguarded(install: Callable[..., Guarded]) -> None:
+def test_strict_leaves_where_the_run_would_be_unguarded(install: Install) -> None:
     import megatron.core.pipeline_parallel.schedules  # noqa: F401
 
     found = install(meet=False, strict=True)
@@ -262,7 +183,7 @@ def test_strict_leaves_where_the_run_would_be_unguarded(install: Callable[..., G
 
 
 def test_a_megatron_of_the_future_is_named_once_and_guarded(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, log: Log
+    install: Install, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     import megatron.core.package_info
 
@@ -279,9 +200,7 @@ def test_a_megatron_of_the_future_is_named_once_and_guarded(
 # ---------------------------------------------------------------------- steps
 
 
-def test_a_bad_step_is_skipped_written_down_and_training_goes_on(
-    install: Callable[..., Guarded], tmp_path: Path
-) -> None:
+def test_a_bad_step_is_skipped_written_down_and_training_goes_on(install: Install, tmp_path: Path) -> None:
     found, made = install(), trainer()
     assert [step(made), step(made, ONES, nan_in(made)), step(made)] == [True, False, True]
     assert found.counts() == (3, 1, 1)
@@ -295,9 +214,16 @@ def test_a_bad_step_is_skipped_written_down_and_training_goes_on(
     assert made.weights() == unguarded.weights()
 
 
-def test_abort_leaves_before_any_weight_has_moved(
-    install: Callable[..., Guarded], left: list[int], tmp_path: Path
-) -> None:
+def test_the_hardware_under_the_rank_is_told_of_in_its_file(install: Install, tmp_path: Path) -> None:
+    install()
+    made = trainer()
+    step(made, nan_in(made))
+    (file,) = tmp_path.glob("runs/*/incidents/*/rank*.json")
+    health = json.loads(file.read_text())["health"]
+    assert (health["rank"], health["device"], health["problems"]) == (0, "cpu", [])
+
+
+def test_abort_leaves_before_any_weight_has_moved(install: Install, left: list[int], tmp_path: Path) -> None:
     install(on_nonfinite="abort")
     made = trainer()
     with pytest.raises(SystemExit):
@@ -309,7 +235,7 @@ def test_abort_leaves_before_any_weight_has_moved(
     assert (status["steps_guarded"], status["alarms"], status["incidents"]) == (1, 1, 1)
 
 
-def test_continue_applies_the_step(install: Callable[..., Guarded], left: list[int]) -> None:
+def test_continue_applies_the_step(install: Install, left: list[int]) -> None:
     found, made = install(on_nonfinite="continue"), trainer()
     assert step(made, nan_in(made))
     assert all(map(math.isnan, made.weights()))
@@ -317,7 +243,7 @@ def test_continue_applies_the_step(install: Callable[..., Guarded], left: list[i
     assert left == []
 
 
-def test_a_skip_beyond_the_budget_is_an_abort(install: Callable[..., Guarded], left: list[int]) -> None:
+def test_a_skip_beyond_the_budget_is_an_abort(install: Install, left: list[int]) -> None:
     install(max_skips=(1, 10))
     made = trainer()
     assert not step(made, nan_in(made))
@@ -327,7 +253,7 @@ def test_a_skip_beyond_the_budget_is_an_abort(install: Callable[..., Guarded], l
 
 
 def test_a_trainer_that_takes_a_skip_for_fatal_gets_an_abort_instead(
-    install: Callable[..., Guarded], left: list[int], monkeypatch: pytest.MonkeyPatch, log: Log
+    install: Install, left: list[int], monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     monkeypatch.setattr(guard_module.host, "trainer_tolerates_skips", lambda: False)
     install()
@@ -338,7 +264,7 @@ def test_a_trainer_that_takes_a_skip_for_fatal_gets_an_abort_instead(
     assert left == [65]
 
 
-def test_evaluation_is_no_step(install: Callable[..., Guarded]) -> None:
+def test_evaluation_is_no_step(install: Install) -> None:
     found, made = install(), trainer()
     made.forward_backward([nan_in(made)], forward_only=True)
     made.optimizer.prepare_grads()
@@ -347,7 +273,7 @@ def test_evaluation_is_no_step(install: Callable[..., Guarded]) -> None:
     assert found.counts() == (1, 0, 0)
 
 
-def test_an_evaluation_between_pass_and_step_changes_nothing(install: Callable[..., Guarded]) -> None:
+def test_an_evaluation_between_pass_and_step_changes_nothing(install: Install) -> None:
     found, made = install(), trainer()
     made.forward_backward([nan_in(made)])
     made.ddp.eval()
@@ -366,7 +292,7 @@ def test_an_evaluation_between_pass_and_step_changes_nothing(install: Callable[.
     assert found.counts() == (1, 1, 1)
 
 
-def test_the_same_gradients_are_judged_once(install: Callable[..., Guarded]) -> None:
+def test_the_same_gradients_are_judged_once(install: Install) -> None:
     found, made = install(), trainer()
     made.forward_backward([nan_in(made)])
     assert made.optimizer.prepare_grads() is True
@@ -374,7 +300,7 @@ def test_the_same_gradients_are_judged_once(install: Callable[..., Guarded]) -> 
     assert found.counts() == (1, 1, 1)
 
 
-def test_passes_that_are_never_seen_are_told_of_once(install: Callable[..., Guarded], log: Log) -> None:
+def test_passes_that_are_never_seen_are_told_of_once(install: Install, log: Log) -> None:
     install()
     made = trainer()
     for _ in range(20):
@@ -384,9 +310,7 @@ def test_passes_that_are_never_seen_are_told_of_once(install: Callable[..., Guar
     ]
 
 
-def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(
-    install: Callable[..., Guarded], tmp_path: Path
-) -> None:
+def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(install: Install, tmp_path: Path) -> None:
     found, made = install(), trainer()
     step(made)
     found.guard.norm_known(made.optimizer, math.inf)
@@ -396,37 +320,23 @@ def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(
     assert step(made)
 
 
-def test_an_optimizer_built_past_the_factory_is_guarded_with_its_chunk(install: Callable[..., Guarded]) -> None:
+def test_an_optimizer_built_past_the_factory_is_guarded_with_its_chunk(install: Install) -> None:
     found, made = install(), trainer()
-    found.guard._subjects.clear()
+    assert found.guard.wards is not None
+    found.guard.wards.dismiss()
     assert not step(made, nan_in(made))
     assert found.counts() == (1, 1, 1)
-
-
-def test_fp16_overflow_is_a_counted_skip_and_the_nth_in_a_row_an_incident(install: Callable[..., Guarded]) -> None:
-    found = install(scaler_skips=2)
-    made = trainer(fp16=True, optimizer="adam", initial_loss_scale=8.0, min_loss_scale=0.001, hysteresis=1)
-    seen = []
-    for scale in (1.0, 1e6, 1e6, 1.0):
-        # 1e6 * 8 overflows fp16 in the backward pass; the loss, in fp32, stays finite.
-        made.forward_backward(loss=lambda output, scale=scale: (output.sum() * scale, {}))
-        applied, _ = made.step()
-        seen.append((applied, found.guard.counts["incidents"]))
-    assert seen == [(True, 0), (False, 0), (False, 1), (True, 1)]
-    assert found.guard.counts["alarms"] == 2
-    (leaf,) = made.optimizer.chained_optimizers
-    assert float(leaf.grad_scaler.scale) == 2.0
 
 
 # ---------------------------------------------------------------------- faults of our own
 
 
 def test_a_fault_of_ours_switches_the_guard_off_and_megatrons_check_on(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, log: Log
+    install: Install, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     found, made = install(), trainer()
     assert step(made)
-    monkeypatch.setattr(guard_module, "flag_tensor", lambda *args: 1 / 0)
+    monkeypatch.setattr(judging, "flag_tensor", lambda *args: 1 / 0)
     assert step(made)
     assert not found.guard.active
     assert made.ddp.ddp_config.check_for_nan_in_grad is True
@@ -440,13 +350,13 @@ def test_a_fault_of_ours_switches_the_guard_off_and_megatrons_check_on(
 
 @pytest.mark.parametrize("where", ["learn", "open"])
 def test_a_fault_in_names_or_at_the_start_of_a_step_does_not_hurt_training(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, where: str
+    install: Install, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def broken(*args: Any) -> None:
         raise RuntimeError("broken")
 
     found = install()
-    monkeypatch.setattr(guard_module.Subject, where, broken)
+    monkeypatch.setattr(Subject, where, broken)
     made = trainer()
     assert step(made)
     assert not found.guard.active
@@ -454,13 +364,13 @@ def test_a_fault_in_names_or_at_the_start_of_a_step_does_not_hurt_training(
 
 
 def test_a_bad_step_is_not_applied_though_a_part_of_ours_has_failed(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def broken(*args: Any) -> None:
         raise RuntimeError("broken")
 
     found = install()
-    monkeypatch.setattr(guard_module.Subject, "learn", broken)
+    monkeypatch.setattr(Subject, "learn", broken)
     made = trainer()
     # Megatron's own check stood aside while these gradients went by.
     assert not step(made, nan_in(made))
@@ -469,8 +379,24 @@ def test_a_bad_step_is_not_applied_though_a_part_of_ours_has_failed(
     assert found.counts() == (1, 1, 1)
 
 
+def test_a_rank_whose_start_failed_takes_part_in_an_incident(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(attempt, "Run", broken)
+    found = install()
+    made = trainer()
+    assert not step(made, nan_in(made))
+    incident = load_incident(tmp_path).incident
+    assert (incident.step, incident.policy.action, incident.ranks.bad_before) == (1, "skip", (0,))
+    assert not found.guard.active
+    assert found.counts() == (1, 1, 1)
+
+
 def test_a_store_that_fails_before_the_handshake_leaves_the_run_unguarded(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+    install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(prefix: str) -> None:
         raise RuntimeError("the store is gone")
@@ -486,7 +412,7 @@ def test_a_store_that_fails_before_the_handshake_leaves_the_run_unguarded(
 # ---------------------------------------------------------------------- drills
 
 
-def test_a_drill_goes_off_at_its_step_and_is_caught(install: Callable[..., Guarded], tmp_path: Path) -> None:
+def test_a_drill_goes_off_at_its_step_and_is_caught(install: Install, tmp_path: Path) -> None:
     found = install(drill="inf@step=2,rank=0,phase=wgrad,param=second.weight")
     made = trainer()
     assert [step(made) for _ in range(3)] == [True, False, True]
@@ -498,9 +424,7 @@ def test_a_drill_goes_off_at_its_step_and_is_caught(install: Callable[..., Guard
     assert json.loads((run / "drill/rank00000.json").read_bytes())["drills"][0]["steps"] == [2]
 
 
-def test_a_drill_in_the_reduced_buffer_is_not_held_against_the_rank(
-    install: Callable[..., Guarded], tmp_path: Path
-) -> None:
+def test_a_drill_in_the_reduced_buffer_is_not_held_against_the_rank(install: Install, tmp_path: Path) -> None:
     install(drill="nan@step=1,rank=0,phase=reduced,param=second.weight")
     assert not step(trainer())
     incident = load_incident(tmp_path).incident
@@ -508,9 +432,7 @@ def test_a_drill_in_the_reduced_buffer_is_not_held_against_the_rank(
     assert (incident.ranks.bad_before, incident.ranks.bad_after_only) == ((), (0,))
 
 
-def test_a_drill_that_never_fired_is_an_error_at_exit(
-    install: Callable[..., Guarded], left: list[int], log: Log
-) -> None:
+def test_a_drill_that_never_fired_is_an_error_at_exit(install: Install, left: list[int], log: Log) -> None:
     found = install(drill="nan@step=9,rank=0,phase=wgrad,param=second.weight")
     step(trainer())
     found.guard._at_exit()
@@ -518,7 +440,7 @@ def test_a_drill_that_never_fired_is_an_error_at_exit(
     assert "never fired" in log.messages[-1]
 
 
-def test_a_drill_without_its_target_ends_the_run(install: Callable[..., Guarded], log: Log) -> None:
+def test_a_drill_without_its_target_ends_the_run(install: Install, log: Log) -> None:
     install(drill="nan@step=1,rank=0,phase=wgrad,param=second.wieght")
     with pytest.raises(SystemExit) as caught:
         trainer()
@@ -527,12 +449,12 @@ def test_a_drill_without_its_target_ends_the_run(install: Callable[..., Guarded]
 
 
 def test_after_a_fault_of_ours_no_drill_goes_off_that_nobody_would_catch(
-    install: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+    install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(drill="nan@step=*,rank=0,phase=forward,module=first")
     made = trainer(ddp={"check_for_nan_in_grad": False})
     assert not step(made)
-    monkeypatch.setattr(guard_module, "flag_tensor", lambda *args: 1 / 0)
+    monkeypatch.setattr(judging, "flag_tensor", lambda *args: 1 / 0)
     step(made)
     made.forward_backward()
     made.net.first.weight.data.fill_(1.0)
@@ -544,7 +466,7 @@ def test_after_a_fault_of_ours_no_drill_goes_off_that_nobody_would_catch(
 # ---------------------------------------------------------------------- off
 
 
-def test_remove_leaves_no_trace(install: Callable[..., Guarded]) -> None:
+def test_remove_leaves_no_trace(install: Install) -> None:
     found = install(drill="nan@step=5,rank=0,phase=forward,module=first")
     made = trainer()
     step(made)

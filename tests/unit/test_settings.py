@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.errors import SettingsError
-from megatron_nanguard.settings import OPTIONS, Settings, add_arguments, flag_of, from_namespace, variable_of
+from megatron_nanguard.settings import (
+    OPTIONS,
+    Settings,
+    add_arguments,
+    flag_of,
+    from_namespace,
+    variable_of,
+    without_ours,
+)
 
 DRILL = "nan@step=3,rank=5,phase=backward,module=decoder.layers.3.mlp"
 
@@ -32,7 +40,7 @@ GOOD = [
     ("scaler_skips", "1", 1),
     ("scaler_skips", "20", 20),
     ("capture", "none", "none"),
-    ("capture", "op", "op"),
+    *(("capture", level, level) for level in ("ids", "op", "step", "full")),
     ("drill", DRILL, DRILL),
     ("watch", r"mlp\.activation$", r"mlp\.activation$"),
 ]
@@ -57,7 +65,7 @@ BAD = [
     ("scaler_skips", "2.0", "'2.0' is not a whole number of at least 1"),
     ("scaler_skips", "-3", "'-3' is not a whole number of at least 1"),
     ("scaler_skips", "", "'' is not a whole number of at least 1"),
-    ("capture", "full", "'full' is not one of none, op"),
+    ("capture", "all", "'all' is not one of none, ids, op, step, full"),
     ("drill", "", "an empty drill; plant one or leave the option out"),
     ("watch", "mlp(", "'mlp(' is not a regular expression: missing ), unterminated subpattern at position 3"),
     ("watch", "", "an empty expression; '.' watches every module"),
@@ -214,6 +222,21 @@ def test_what_narrows_a_watch_needs_one(option: str, text: str, value: Any) -> N
     watching = read("--nanguard", "--nanguard-watch", "mlp", flag_of(option), text)
     assert getattr(watching, option) == value
     assert read("--nanguard", NANGUARD_WATCH="mlp", **{variable_of(option): text}) == watching
+
+
+@pytest.mark.parametrize("level", ["step", "full"])
+def test_a_step_is_captured_only_where_its_data_is_kept(level: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read("--nanguard", "--nanguard-capture", level, "--nanguard-replay", "off")
+    assert str(caught.value) == (
+        f"--nanguard-capture {level} needs --nanguard-replay auto, for which the step's data is kept"
+    )
+    assert read("--nanguard", "--nanguard-replay", "off").capture == "op"
+
+
+def test_a_command_line_without_ours_is_the_hosts() -> None:
+    words = ["train.py", "--lr", "1", "--nanguard", "--nanguard-drill", DRILL, "--nanguard-strict", "--bf16"]
+    assert without_ours([*words, f"--nanguard-drill={DRILL}"]) == ["train.py", "--lr", "1", "--bf16"]
 
 
 def test_settings_errors_are_value_errors_too() -> None:

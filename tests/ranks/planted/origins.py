@@ -135,6 +135,7 @@ A_COLLECTIVE = RealFault(
         ),
     ),
     {0: p2p(4, 0), 1: p2p(5, 1), **TO_REPLICA_1},
+    cause="numerics",
 )
 # Replica 1 from its first layer on, replica 0 from the last layer down.
 A_TWO = RealFault(
@@ -217,6 +218,30 @@ C_FORWARD = RealFault(
     {3: over(ALLTOALL, C_EXPERTS, "2, 3", 2), 0: c_dp(2), 1: c_dp(2)},
 )
 
+# C with EP4: every rank has two experts. Each token visits the two of its partner, 0 and 1, 2 and 3: in the exchange of
+# all four ranks what is bad on rank 2 reaches rank 3 alone. Experts are reduced with nobody, the rest as in C.
+
+TO_PARTNER = "partner:-:-:mlp.router:-"
+C4_GROUP = "data- and expert-parallel group of tp0 pp0"
+
+
+def c4(by: str, source: int) -> Carried:
+    return over(by, C4_GROUP, "0, 1, 2, 3", source)
+
+
+# Below the experts of layer 0 there is what is dense in it, and the embeddings: element 51584 to the end, which belong
+# to ranks 2 and 3. Ranks 0 and 1 stay clean.
+C4_BACKWARD = RealFault(
+    ("backward_log:2:0:mlp:1", TO_PARTNER), (log_back(2, 1, 0),), {3: c4(ALLTOALL, 2)}, cause="numerics"
+)
+# Rank 3 meets the tokens of rank 2 in its experts of layer 2; what is dense on it is finite.
+C4_FORWARD = RealFault(
+    ("forward_log:2:1:mlp:1", TO_PARTNER),
+    (log(2, 1, 1),),
+    {3: c4(ALLTOALL, 2), 0: c4(SCATTERED, 2), 1: c4(SCATTERED, 2)},
+    cause="numerics",
+)
+
 # D1: one rank -------------------------------------------------------------------------------------------------------
 
 D_FORWARD = RealFault(("forward_log:0:1:mlp:1",), (log(0, 1, 1),), cause="numerics")
@@ -234,6 +259,12 @@ D_WEIGHT = RealFault(
     ("nan_weight:0:1:mlp.linear_fc2:-",),
     (Begins(0, 0, "load", FC2_OF_1, f"parameter {FC2_OF_1}.weight", None, nan_count=1),),
     cause="state_corruption",
+)
+
+# With full recompute: the layer is computed again in the calling thread, the bottom of the stack in another one.
+D_DEEP = (
+    RealFault(("deep_exp:0:1:mlp:2",), (exp(0, 2, "recompute", 1),), cause="loss_or_mask"),
+    RealFault(("deep_log:0:1:mlp:1",), (log_back(0, 1, 1),), cause="numerics"),
 )
 
 # E: rank = dp + 2 * pp; stage s holds layer s in its first chunk and s + 4 in its second -----------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.arbitration.accused import accused_events, accused_region, caught_calls
+from megatron_nanguard.arbitration.accused import accused_events, accused_region, caught_calls, gone_calls
 from megatron_nanguard.arbitration.capture import CaughtCall
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin, TracedPlace
@@ -41,6 +41,14 @@ def test_operators_and_what_reads_a_tensor_from_outside_are_to_be_kept() -> None
     assert accused_region(trace) == trace.origins[2]
 
 
+def test_of_a_tensor_from_outside_the_call_that_handed_it_on_is_kept() -> None:
+    trace = traced(replace(origin(9, OriginKind.OUTSIDE, "parameter weight"), reader=30))
+
+    assert accused_events(trace) == {30}
+    (call,) = caught_calls(trace, 3, {9: caught("aten.embedding.default"), 30: caught("aten.mm.default")})
+    assert (call.saved.operator, call.saved.event) == ("aten.mm.default", 9)
+
+
 def test_a_trace_without_origins_accuses_nothing() -> None:
     assert accused_events(traced()) == frozenset()
     assert accused_region(traced()) is None
@@ -53,6 +61,13 @@ def test_a_call_gets_the_place_that_the_trace_knows() -> None:
     assert call.saved == SavedCall(
         rank=5, step=3, event=7, operator="aten.add.Tensor", module="decoder.layers.1.mlp", phase="backward"
     )
+
+
+def test_where_the_fault_was_gone_no_call_stands_for_it() -> None:
+    (call,) = gone_calls(traced(origin(7, OriginKind.OPERATOR, "log")), 3)
+
+    assert (call.saved.event, call.saved.step, call.saved.operator) == (7, 3, "log")
+    assert call.saved.why_not == "the fault was gone in the pass that was to save it"
 
 
 def test_a_region_is_what_its_catcher_kept() -> None:

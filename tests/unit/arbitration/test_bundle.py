@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,6 +108,39 @@ def huge(directory: Path) -> None:
     (directory / "call.json").write_bytes(b" " * ((4 << 20) + 1))
 
 
+def huge_tensors(directory: Path) -> None:
+    os.truncate(directory / "tensors.safetensors", 1 << 40)
+
+
+def header(**changes: Any) -> Callable[[Path], None]:
+    """The file says something else of its only tensor than what follows."""
+
+    def apply(directory: Path) -> None:
+        told = orjson.dumps({"self": {"dtype": "F32", "shape": [5, 2], "data_offsets": [0, 40], **changes}})
+        (directory / "tensors.safetensors").write_bytes(len(told).to_bytes(8, "little") + told + bytes(40))
+
+    return apply
+
+
+def header_without_end(directory: Path) -> None:
+    (directory / "tensors.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+
+
+def directory_of_that_name(directory: Path) -> None:
+    (directory / "tensors.safetensors").unlink()
+    (directory / "tensors.safetensors").mkdir()
+
+
+def endless(directory: Path) -> None:
+    (directory / "call.json").unlink()
+    (directory / "call.json").symlink_to("/dev/zero")
+
+
+def pipe(directory: Path) -> None:
+    (directory / "call.json").unlink()
+    os.mkfifo(directory / "call.json")
+
+
 STRIDED = {"self": {**META, "shape": [5, 2], "stride": [1 << 40, 1], "dtype": "float32", "is_finite": True}}
 
 
@@ -117,9 +151,24 @@ STRIDED = {"self": {**META, "shape": [5, 2], "stride": [1 << 40, 1], "dtype": "f
         (linked_tensors, "points out of the bundle"),
         (linked_call, "points out of the bundle"),
         (other_tensors, "is float32 (2,), not as described"),
-        (huge, "has more than 4194304 bytes"),
+        (huge, "has 4194305 bytes, more than the 4194304 that we write"),
+        (huge_tensors, "has 1099511627776 bytes, more than the 272629760 that we write"),
+        (header(shape=[1 << 40, 1 << 40]), "is no safetensors file"),
+        (header(shape=[-1, 10]), "is no safetensors file"),
+        (header(data_offsets=[0, 1 << 40]), "is no safetensors file"),
+        (header(data_offsets=[-40, 0]), "is no safetensors file"),
+        (header(dtype="PICKLE"), "is no safetensors file"),
+        (header(dtype="I32"), "self is int32 (5, 2), not as described"),
+        (header_without_end, "is no safetensors file"),
+        (directory_of_that_name, "it has no tensors.safetensors"),
+        (endless, "it has no call.json"),
+        (pipe, "it has no call.json"),
         (change(tensors=STRIDED), "stride (1099511627776, 1), which is not dense"),
-        (change(tensors={"../self": STRIDED["self"]}), "holds ['self'], call.json says ['../self']"),
+        (change(tensors={"../self": STRIDED["self"]}), "names 'self', and describes no such tensor"),
+        (
+            change(tensors={"../self": STRIDED["self"], **STRIDED}),
+            "holds ['self'], call.json says ['../self', 'self']",
+        ),
         (change(is_redacted=True), "stripped by nanguard redact"),
         (change(surprise=1), "no such key"),
         (change(kind="python"), "expected one of operator, forward, backward"),

@@ -11,7 +11,7 @@ import torch
 from megatron_nanguard.arbitration import bundle
 from megatron_nanguard.arbitration.capture import CaughtCall, uncaught
 from megatron_nanguard.arbitration.devices import compare_devices, default_devices
-from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.arbitration import DeviceOutcome
 from megatron_nanguard.records.bundle import Argument, SavedCall, SavedOutput, Value
 from tests.unit.arbitration.calls import catch
@@ -23,9 +23,10 @@ def test_devices_stand_side_by_side_and_float64_comes_last() -> None:
     call = catch(NEGATIVE.log, "aten.log.default")
     bad = (SavedOutput("0", (1,), "float32", 1, 0, 0, (0,)),)
 
-    assert compare_devices(call, ("cpu", "xpu")) == (
+    assert compare_devices(call, ("cpu", "npu", "nn")) == (
         DeviceOutcome("cpu", "bad", bad),
-        DeviceOutcome("xpu", "no device xpu: No module named 'torch_xpu'", ()),
+        DeviceOutcome("npu", "no device npu: No module named 'torch_npu'", ()),
+        DeviceOutcome("nn", "no device nn on this machine", ()),
         DeviceOutcome("cpu, float64", "bad", ()),
     )
 
@@ -43,7 +44,6 @@ def test_every_machine_has_a_cpu() -> None:
 @pytest.mark.parametrize(
     ("saved", "complaint"),
     [
-        (uncaught(0, 1, "c10d.allreduce_.default", "it needs its group").saved, "cannot be run alone"),
         (SavedCall(rank=0, operator="aten.from_file.default"), "is not on the list"),
         (SavedCall(rank=0, operator="prim.Print.default"), "is not on the list"),
         (SavedCall(rank=0, kind="forward", operator="Popen"), "has no reference here"),
@@ -52,6 +52,26 @@ def test_every_machine_has_a_cpu() -> None:
 def test_what_is_not_on_the_list_is_not_run(saved: SavedCall, complaint: str) -> None:
     with pytest.raises(PostmortemError, match=complaint):
         compare_devices(CaughtCall(saved), ("cpu",))
+
+
+@pytest.mark.parametrize(
+    ("operator", "accused"), [("c10d.allreduce_.default", "c10d.allreduce_.default"), ("", "this bundle")]
+)
+def test_without_a_call_it_says_why(operator: str, accused: str) -> None:
+    with pytest.raises(ReplayError, match=f"^{accused} cannot be run alone: it needs its group$"):
+        compare_devices(uncaught(0, 1, operator, "it needs its group"), ("cpu",))
+
+
+def test_a_result_larger_than_the_memory_is_a_reason() -> None:
+    call = catch(lambda: torch.ones(2, 1) @ torch.ones(1, 2), "aten.mm.default")
+    hostile = {"self": torch.ones(1 << 21, 1), "mat2": torch.ones(1, 1 << 21)}
+    described = {
+        name: replace(call.saved.tensors[name], shape=x.shape, stride=x.stride()) for name, x in hostile.items()
+    }
+
+    outcomes = compare_devices(replace(call, saved=replace(call.saved, tensors=described), tensors=hostile), ("cpu",))
+
+    assert "you tried to allocate 17592186044416 bytes" in outcomes[0].outcome
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,20 @@ from pathlib import Path
 
 import torch
 
-from megatron_nanguard.arbitration.capture import CaughtCall, uncaught
-from megatron_nanguard.arbitration.peer import answer, ask
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
 from megatron_nanguard.records.arbitration import PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch
 from tests.unit.conftest import Log
 
 CPU = torch.device("cpu")
 X = torch.tensor([[1.0, 2.0]])
+
+
+def ask(incident: Path, call: CaughtCall, deadline: float) -> PeerAnswer | str:
+    """Both halves, one right after the other."""
+    send(incident, call)
+    return receive(incident, call.saved.rank, deadline)
 
 
 def both(incident: Path, call: CaughtCall) -> PeerAnswer | str:
@@ -33,6 +39,15 @@ def test_a_call_that_is_bad_on_the_peer_too(tmp_path: Path) -> None:
     assert isinstance(found, PeerAnswer)
     assert (found.rank, found.outcome) == (6, "bad")
     assert found.device.startswith("cpu ")
+
+
+def test_a_device_of_the_same_model_in_the_same_host_is_weak_evidence(tmp_path: Path) -> None:
+    found = both(tmp_path, catch((-X).log, "aten.log.default"))
+
+    assert isinstance(found, PeerAnswer)
+    assert is_alike(found, CPU)
+    assert not is_alike(replace(found, host="another"), CPU)
+    assert not is_alike(replace(found, device="cpu another model"), CPU)
 
 
 def test_a_call_that_only_this_device_gets_wrong(tmp_path: Path) -> None:
@@ -55,11 +70,11 @@ def test_nobody_asks_within_the_deadline(tmp_path: Path) -> None:
     assert answer(tmp_path, 5, 6, CPU, 0.2) == "rank 5 sent no call within 0.2 s"
 
 
-def test_a_call_that_was_not_saved_is_not_sent(tmp_path: Path) -> None:
-    assert ask(tmp_path, uncaught(5, 0, "x", "a communication needs its group"), 9.0) == (
-        "a communication needs its group"
-    )
-    assert list(tmp_path.iterdir()) == []
+def test_an_answer_may_come_long_before_it_is_asked_for(tmp_path: Path) -> None:
+    send(tmp_path, catch((-X).log, "aten.log.default"))
+    answered = answer(tmp_path, 5, 6, CPU, 0.0)
+    assert isinstance(answered, PeerAnswer)
+    assert receive(tmp_path, 5, 0.0) == answered
 
 
 def test_a_directory_that_cannot_be_written_is_no_peer(tmp_path: Path, log: Log) -> None:

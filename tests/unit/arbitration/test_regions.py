@@ -195,7 +195,7 @@ def test_inputs_above_the_cap_are_not_kept(attend: Function) -> None:
     with RegionCatcher("FlashAttnFuncBackward", cap_bytes=100) as catcher:
         run(attend, 3.0)
 
-    assert catcher.call.saved.why_not == "its inputs have more than 100 bytes"
+    assert catcher.call.saved.why_not == "the call has 288 bytes of inputs, the limit is 100"
     assert catcher.call.tensors == {}
     assert not arbitrate(catcher.call).captured
 

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import write_bundle
-from megatron_nanguard.arbitration.capture import CaughtCall, uncaught
+from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, uncaught
 from megatron_nanguard.arbitration.regions import RegionCatcher
 from megatron_nanguard.records.bundle import SavedCall
 from tests.unit.arbitration.calls import Spoil, bad_first_element, catch
 
 NEGATIVE = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+MANY = torch.ones(64, 2).index_put((torch.tensor([9]), torch.tensor([1])), torch.tensor(-1.0))
 FAULTY_LOG = """
 import torch
 library = torch.library.Library("aten", "IMPL")
@@ -44,9 +46,19 @@ class SquareKernel(torch.autograd.Function):
 AS_EXPECTED = "not reproduced here, as the verdict predicts"
 
 
-def log_of(x: torch.Tensor, cause: str, spoil: Spoil | None = None) -> CaughtCall:
-    call = catch(x.log, "aten.log.default", spoil=spoil)
-    return replace(call, saved=replace(call.saved, cause=cause, module="decoder.layers.1.mlp"))
+def log_of(x: torch.Tensor, cause: str, spoil: Spoil | None = None, cap_bytes: int = CAP_BYTES) -> CaughtCall:
+    call = catch(x.log, "aten.log.default", spoil=spoil, cap_bytes=cap_bytes)
+    place = {"module": "decoder.layers.1.mlp", "phase": "forward", "step": 3, "device": "A card"}
+    return replace(call, saved=replace(call.saved, cause=cause, **place))  # type: ignore[arg-type]
+
+
+def blamed(call: CaughtCall, cause: str) -> CaughtCall:
+    return replace(call, saved=replace(call.saved, cause=cause))
+
+
+def too_large() -> CaughtCall:
+    """What was too large to be saved is not loaded by --preload."""
+    return blamed(catch(lambda: MANY.log().sum(), "aten.sum.default", cap_bytes=100), "operator")
 
 
 def region(tmp: Path) -> CaughtCall:
@@ -55,7 +67,7 @@ def region(tmp: Path) -> CaughtCall:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     with RegionCatcher("SquareKernelBackward") as catcher:
         scope["SquareKernel"].apply(x).sum().backward()
-    return replace(catcher.call, saved=replace(catcher.call.saved, cause="operator"))
+    return replace(catcher.call, saved=replace(catcher.call.saved, cause="operator", device="A card"))
 
 
 def swiglu() -> CaughtCall:
@@ -121,11 +133,58 @@ CASES: dict[str, tuple[Callable[[Path], CaughtCall], list[str], int, str]] = {
     "region without reference": (
         region,
         [],
+        0,
+        "not reproduced here: the verdict blames the kernel; load it with --preload FILE",
+    ),
+    "region not in what is loaded": (
+        region,
+        ["--preload", "nothing.py"],
         2,
         "cannot be run: SquareKernel is not part of torch; load the file that defines it with --preload FILE",
     ),
+    "region of another cause": (
+        lambda tmp: blamed(region(tmp), "data"),
+        [],
+        2,
+        "cannot be run: SquareKernel is not part of torch; load the file that defines it with --preload FILE",
+    ),
+    "region that a device spoiled": (lambda tmp: blamed(region(tmp), "hardware_transient"), [], 0, AS_EXPECTED),
+    "operator that was too large": (lambda _: too_large(), [], 2, "cannot be run: the call has 512 bytes of inputs"),
     "redacted": (lambda _: redacted(), [], 2, "cannot be run: its tensors were stripped by nanguard redact"),
     "no such device": (lambda _: log_of(NEGATIVE, "data"), ["--device", "npu"], 2, "cannot be run: no device npu"),
+    "no such device, and not expected": (
+        lambda _: log_of(NEGATIVE.abs(), "hardware_transient", bad_first_element),
+        ["--device", "npu"],
+        2,
+        "cannot be run: no device npu",
+    ),
+    "nonsense for a device": (
+        lambda _: log_of(NEGATIVE, "data"),
+        ["--device", "cpu:x"],
+        2,
+        "cannot be run: no device cpu:x: Invalid device string",
+    ),
+    "nothing to load": (
+        lambda _: log_of(NEGATIVE, "data"),
+        ["--preload", "absent.py"],
+        2,
+        "cannot be run: cannot load absent.py; give a .py or a .so that is there",
+    ),
+    "no library to load": (
+        lambda _: log_of(NEGATIVE, "data"),
+        ["--preload", "absent.so"],
+        2,
+        "cannot be run: cannot load absent.so: ",
+    ),
+    "rows": (lambda _: log_of(MANY, "numerics"), [], 1, "reproduced"),
+    "whole": (lambda _: log_of(MANY, "numerics"), ["--full"], 1, "reproduced"),
+    "whole as it is": (lambda _: log_of(NEGATIVE, "numerics"), ["--full"], 1, "reproduced"),
+    "whole was too large": (
+        lambda _: log_of(MANY, "numerics", cap_bytes=100),
+        ["--full"],
+        2,
+        "cannot be run: the whole inputs were too large to be kept; without --full it runs on the rows that matter",
+    ),
     # last: what is preloaded stays loaded in the process of the tests
     "region loaded": (region, ["--preload", "faulty_function.py"], 1, "reproduced"),
     "operator loaded": (
@@ -143,6 +202,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     root = tmp_path_factory.mktemp("bundles")
     (root / "faulty_log.py").write_text(FAULTY_LOG)
     (root / "faulty_function.py").write_text(FAULTY_FUNCTION)
+    (root / "nothing.py").touch()
     words: list[str] = []
     for number, (make, arguments, _, _) in enumerate(CASES.values()):
         directory = root / str(number)
@@ -168,23 +228,107 @@ def test_exit_code_and_last_line(name: str, results: dict[str, tuple[int, str]])
 def test_the_same_pattern_is_printed(results: dict[str, tuple[int, str]]) -> None:
     assert results["numerics"][1].splitlines() == [
         "aten.log.default in decoder.layers.1.mlp on cpu",
-        "output 0 (2, 2) float32: 1 NaN, 0 +Inf, 0 -Inf, first at (1, 1); the same as in the run",
+        "in the run: forward, rank 5, step 3, A card; the verdict was numerics",
+        "output 0 (2, 2) float32: 1 NaN, first at (1, 1); the same as in the run",
         "reproduced",
     ]
+
+
+def test_what_differs_from_the_run_stands_beside_it(results: dict[str, tuple[int, str]]) -> None:
+    assert results["fault removed"][1].splitlines()[2:] == [
+        "output 0 (2, 2) float32: finite; in the run: 1 NaN, first at (1, 1)",
+        "not reproduced here",
+    ]
+
+
+def test_which_rows_are_there_is_said(results: dict[str, tuple[int, str]]) -> None:
+    assert results["rows"][1].splitlines()[2:4] == [
+        "rows 0, 1, 2, 3, 9 of 64: up to 16 bad ones and 4 good ones; --full takes all",
+        "output 0 (5, 2) float32: 1 NaN, first at (4, 1); the same as in the run",
+    ]
+    assert results["whole"][1].splitlines()[2] == (
+        "output 0 (64, 2) float32: 1 NaN, first at (9, 1); the same as in the run"
+    )
 
 
 def test_which_gradient_of_a_kernel_is_bad_is_printed(results: dict[str, tuple[int, str]]) -> None:
     assert results["region loaded"][1].splitlines() == [
         "SquareKernel in no module on cpu",
-        "output grad of x (3,) float32: 0 NaN, 1 +Inf, 0 -Inf, first at (1,); the same as in the run",
+        "in the run: rank 0, A card; the verdict was operator",
+        "output grad of x (3,) float32: 1 +Inf, first at (1,); the same as in the run",
         "reproduced",
     ]
 
 
+def damaged_call(directory: Path) -> None:
+    (directory / "call.json").write_text("{")
+
+
+def damaged_tensors(directory: Path) -> None:
+    content = (directory / "tensors.safetensors").read_bytes()
+    (directory / "tensors.safetensors").write_bytes(content[:-4])
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (damaged_call, "call.json beside this script: Expecting property name"),
+        (lambda directory: (directory / "call.json").unlink(), "call.json beside this script: [Errno 2]"),
+        (damaged_tensors, "tensors.safetensors is damaged: "),
+        (
+            lambda directory: (directory / "tensors.safetensors").unlink(),
+            "no tensors.safetensors beside this script; a bundle is the whole directory",
+        ),
+    ],
+)
+def test_a_damaged_bundle_is_one_line_and_no_answer(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    complaint: str,
+) -> None:
+    write_bundle(tmp_path, log_of(NEGATIVE, "data"))
+    damage(tmp_path)
+    monkeypatch.setattr(repro, "__file__", str(tmp_path / "repro.py"))
+
+    assert repro.main([]) == 2
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"cannot be run: {complaint}")
+
+
+def test_without_torch_it_says_what_it_needs(tmp_path: Path) -> None:
+    write_bundle(tmp_path, log_of(NEGATIVE, "data"))
+    probe = (
+        "import runpy, sys; sys.modules['torch'] = None; "
+        f"runpy.run_path({str(tmp_path / 'repro.py')!r}, run_name='__main__')"
+    )
+
+    done = subprocess.run([sys.executable, "-I", "-c", probe], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("cannot be run: ")
+    assert done.stdout.endswith("it needs torch and safetensors: pip install torch safetensors\n")
+
+
+def test_a_kernel_that_cannot_be_loaded_is_no_answer(tmp_path: Path) -> None:
+    write_bundle(tmp_path, log_of(NEGATIVE, "data"))
+    (tmp_path / "kernel.py").write_text("import a_package_of_the_sender")
+
+    done = subprocess.run(
+        [sys.executable, "-I", "repro.py", "--preload", "kernel.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+
+    assert done.returncode == 2, "1 would say that the call reproduced"
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'a_package_of_the_sender'"
+
+
 def test_the_saved_call_has_every_key_that_the_script_reads() -> None:
     """The script reads plain JSON; what it needs is what the record always writes."""
-    from megatron_nanguard.arbitration import repro
-    from megatron_nanguard.records.json_form import fields_of
+    from megatron_nanguard.records.fields import fields_of
 
     keys = {key for _, key, _, _ in fields_of(SavedCall)}
     source = Path(repro.__file__).read_text()

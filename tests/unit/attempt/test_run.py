@@ -62,6 +62,7 @@ def test_the_fingerprint_tells_the_start_without_the_drill_and_without_foreign_v
     arguments(lr=0.1, nanguard=True, nanguard_drill="nan@...", transformer_impl="local")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("SECRET_TOKEN", "x")
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "0.1", "--nanguard", "--nanguard-drill", "nan@..."])
     run_in(tmp_path).write_fingerprint(8, (CHANGE,))
     found = read(tmp_path / "runs/run-1/fingerprint.json")
     assert found["arguments"] == {"lr": "0.1", "nanguard": "True", "transformer_impl": "local"}
@@ -70,6 +71,15 @@ def test_the_fingerprint_tells_the_start_without_the_drill_and_without_foreign_v
     assert (found["run_id"], found["world_size"]) == ("run-1", 8)
     assert [change["option"] for change in found["host_changes"]] == ["check_for_nan_in_grad"]
     assert found["kernel_backends"] == {"transformer_impl": "local"}
+    assert found["command_line"] == ["train.py", "--lr", "0.1"]
+
+
+def test_a_host_without_arguments_of_its_own_has_no_command_line(
+    tmp_path: Path, arguments: Callable[..., None]
+) -> None:
+    arguments()
+    run_in(tmp_path).write_fingerprint(8, ())
+    assert read(tmp_path / "runs/run-1/fingerprint.json")["command_line"] == []
 
 
 def test_the_status_tells_counts_and_points(tmp_path: Path) -> None:

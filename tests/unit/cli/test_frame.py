@@ -11,7 +11,7 @@ import click
 import pytest
 
 from megatron_nanguard.__main__ import as_command
-from megatron_nanguard.cli import COMMANDS, EXIT_CODES, Entry, LazyGroup, exit_code_of, main
+from megatron_nanguard.cli import BRANCHES, COMMANDS, EXIT_CODES, Entry, LazyGroup, exit_code_of, main
 from megatron_nanguard.errors import DrillError, NanguardError, PatchDeclined, PostmortemError, SettingsError
 from megatron_nanguard.version import __version__
 
@@ -46,8 +46,26 @@ def test_every_command_of_the_table_is_found_under_its_name(name: str) -> None:
 def test_help_lists_the_table_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(["--help"]) == 0
     printed = capsys.readouterr().out
-    lines = [line.split(None, 1) for line in printed.partition("Commands:\n")[2].splitlines()]
+    listed = printed.partition("Commands:\n")[2].partition("\n\nExit codes:")[0]
+    lines = [line.split(None, 1) for line in listed.splitlines()]
     assert [(name, summary) for name, summary in lines] == [(name, entry.summary) for name, entry in COMMANDS.items()]
+
+
+def test_help_ends_with_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["--help"]) == 0
+    codes = capsys.readouterr().out.partition("Exit codes:\n")[2]
+    assert [line.split()[0] for line in codes.splitlines() if line[2] != " "] == [str(code) for code in EXIT_CODES]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_has_an_example_that_is_a_command_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code([name, "--help"]) == 0
+    printed = capsys.readouterr().out
+    first = printed.partition("Example")[2].splitlines()[1]
+    assert f"nanguard {name}" in first
+    assert "xit code" in printed
 
 
 def test_help_imports_no_command() -> None:
@@ -84,7 +102,8 @@ def test_each_branch_of_the_errors_has_its_exit_code(error: NanguardError, code:
 
 
 def test_exit_codes_cover_the_whole_tree() -> None:
-    assert {branch for branch, _ in EXIT_CODES} == {NanguardError, *NanguardError.__subclasses__()}
+    assert {branch for branch, _ in BRANCHES} == {NanguardError, *NanguardError.__subclasses__()}
+    assert {code for _, code in BRANCHES} <= EXIT_CODES.keys()
 
 
 def test_our_error_is_one_line_without_a_traceback(

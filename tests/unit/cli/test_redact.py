@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from megatron_nanguard.cli import main
 from megatron_nanguard.cli.redact import command
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.json_form import to_json
+from tests.unit.cli.leaving import leave
 
 
 def test_every_file_that_was_changed_is_named(tmp_path: Path) -> None:
@@ -33,16 +33,34 @@ def test_a_directory_without_tensors_has_nothing_to_strip(tmp_path: Path) -> Non
     assert CliRunner().invoke(command, [str(tmp_path)]).output == "nothing to strip\n"
 
 
-def test_a_bundle_that_cannot_be_read_is_one_line_and_an_exit_code(
+def test_a_bundle_that_cannot_be_read_is_named_and_the_others_are_stripped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "call.json").write_text("{")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "call.json").write_bytes(to_json(SavedCall(rank=0, operator="aten.log.default")))
+        (tmp_path / name / "tensors.safetensors").write_bytes(b"numbers")
+    (tmp_path / "a" / "call.json").write_text("{")
 
-    with pytest.raises(SystemExit) as left:
-        main(["redact", str(tmp_path)])
+    code, out, err = leave(capsys, "redact", tmp_path)
 
-    assert left.value.code == 4
-    assert capsys.readouterr().err.count("\n") == 1
+    assert code == 4
+    assert out.splitlines() == [
+        f"deleted {tmp_path}/a/tensors.safetensors",
+        f"marked {tmp_path}/b/call.json",
+        f"deleted {tmp_path}/b/tensors.safetensors",
+    ]
+    assert err.startswith(f"nanguard: {tmp_path}/a/call.json: not JSON ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["none", "x" * 300])
+def test_a_path_that_is_no_directory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    code, _, err = leave(capsys, "redact", tmp_path / name)
+
+    assert code == 4
+    assert err == (
+        f"nanguard: {tmp_path / name} is no directory; give the directory of --nanguard-dir, a run or an incident\n"
+    )
 
 
 def test_redact_imports_no_torch() -> None:

@@ -13,6 +13,7 @@ import pytest
 from megatron_nanguard.coordination.watchdog import EXIT_CODE, FAILED, Watchdog
 from tests.unit.conftest import Log
 from tests.unit.coordination.conftest import Clients
+from tests.unit.coordination.ranks import together
 
 
 class Leaving:
@@ -85,6 +86,31 @@ def test_a_body_that_fails_tells_the_others_and_leaves(store: Clients, log: Log)
     assert leave.codes == [EXIT_CODE]
     assert mine.get(FAILED) == b"rank 5, stage exchange: a row is too short"
     assert log.messages == ["the incident failed on rank 5 in stage 'exchange': a row is too short"]
+
+
+def test_all_ranks_of_an_incident_wait_for_the_last_one(store: Clients) -> None:
+    dogs = {rank: watchdog(store(rank), Leaving(), rank, world_size=3) for rank in range(3)}
+    began = time.monotonic()
+
+    def arrive(rank: int) -> float:
+        dogs[rank].wait_for_all("capture 1")
+        return time.monotonic() - began
+
+    seconds = together({rank: lambda rank=rank: arrive(rank) for rank in dogs}, {2: 1.0})
+    assert min(seconds.values()) >= 1.0
+    assert max(seconds.values()) < 10.0
+    dogs[0] = watchdog(store(0), Leaving(), 0, world_size=1)
+    assert arrive(0) < 20.0
+
+
+def test_a_rank_that_waits_for_one_that_is_gone_leaves_by_its_deadline(store: Clients) -> None:
+    leave = Leaving()
+    with watchdog(store(0), leave, 0, world_size=2) as dog:
+        dog.stage("capture", 0.5)
+        threading.Thread(target=dog.wait_for_all, args=("capture 2",), daemon=True).start()
+        assert leave.left.wait(10)
+    assert leave.codes == [EXIT_CODE]
+    store(1).add("capture 2", 1)
 
 
 def test_a_process_that_is_ending_already_is_left_alone(store: Clients) -> None:

@@ -19,6 +19,7 @@ class StandInNpu:
     def __init__(self) -> None:
         self.available = True
         self.waits = 0
+        self.current = 1
         self.state = torch.tensor([7, 0, 9], dtype=torch.uint8)
         self.utils = SimpleNamespace(is_support_inf_nan=lambda: True, get_cann_version=lambda: "8.1.RC1")
 
@@ -26,7 +27,10 @@ class StandInNpu:
         return self.available
 
     def current_device(self) -> int:
-        return 1
+        return self.current
+
+    def set_device(self, index: int) -> None:
+        self.current = index
 
     def get_device_name(self, index: int) -> str:
         return ("Ascend910B1", "Ascend910B2")[index]

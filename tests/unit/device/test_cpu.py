@@ -56,3 +56,7 @@ def test_free_memory_is_part_of_all_memory() -> None:
     total = CpuDevice().facts().memory_total_bytes
     assert total is not None
     assert 0 < CpuDevice().free_bytes() < total
+
+
+def test_whatever_number_is_taken_it_is_the_processor() -> None:
+    assert CpuDevice().take(3) == "cpu"

@@ -7,6 +7,7 @@ import torch
 
 from megatron_nanguard.device import SATURATION_WARNING, NpuDevice
 from megatron_nanguard.device.npu import SWITCHES
+from megatron_nanguard.device.protocol import Identity
 from megatron_nanguard.records.device import DeviceFacts
 from tests.unit.device.stand_in_npu import StandInNpu, put_in_place
 
@@ -68,6 +69,11 @@ def test_rng_state_and_synchronize_reach_the_card(npu: StandInNpu) -> None:
     assert npu.waits == 1
 
 
+def test_the_card_that_is_taken_is_the_current_one(npu: StandInNpu) -> None:
+    device = NpuDevice()
+    assert (device.take(0), device.facts().name) == ("npu:0", "Ascend910B1")
+
+
 def test_free_memory_is_the_first_of_the_cards_two_numbers(npu: StandInNpu) -> None:
     assert NpuDevice().free_bytes() == 5 << 30
 
@@ -75,3 +81,14 @@ def test_free_memory_is_the_first_of_the_cards_two_numbers(npu: StandInNpu) -> N
 def test_the_warning_says_what_is_lost_and_what_to_do() -> None:
     for word in ("saturation mode", "blind", "INF_NAN_MODE_FORCE_DISABLE", "INF_NAN_MODE_ENABLE=1"):
         assert word in SATURATION_WARNING
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "logic_id"),
+    [("", None, "1"), ("", 0, "0"), ("4,6", 0, "4"), ("4,6", None, "6"), ("4, 6", 0, "4"), ("3", 0, "3")],
+)
+def test_npu_smi_knows_the_card_by_its_logic_id(
+    npu: StandInNpu, monkeypatch: pytest.MonkeyPatch, visible: str, index: int | None, logic_id: str
+) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", visible)
+    assert NpuDevice().identity(index) == Identity(logic_id, "")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.trace import (
@@ -34,6 +36,7 @@ LAYOUT_A = {
 LINE = "model.py:7 in f"
 BACKWARD = TracedPlace("backward", 2, 0, "decoder.layers.3.mlp", "LogBackward", None, "log", LINE)
 NORM = TracedPlace("backward", 2, 0, "decoder.layers.3.pre_mlp_layernorm")
+FINITE = TensorFacts("self", (4, 8), "bfloat16", "finite")
 NAN = TensorFacts("0", (4, 8), "bfloat16", "nan", 3, 0, 1.5, ((0, 1), (2, 5)))
 
 
@@ -47,29 +50,45 @@ def to_arrival(*indices: int) -> tuple[Cause, ...]:
 
 def traced_origin(event: int = 10, **changes: Any) -> TracedOrigin:
     """A `log` in the backward of layer 3 that made NaN of finite values."""
-    return replace(TracedOrigin(event, OriginKind.OPERATOR, "log", BACKWARD, (NAN,)), **changes)
+    return replace(TracedOrigin(event, OriginKind.OPERATOR, "log", BACKWARD, (NAN,), (FINITE,)), **changes)
 
 
-def group(*ranks: int) -> tuple[str, ...]:
-    return ("group", *map(str, ranks))
+def group(*ranks: int) -> Channel:
+    return Channel.group(ranks)
 
 
-def p2p(source: int, destination: int) -> tuple[str, ...]:
-    return ("p2p", str(source), str(destination))
+def p2p(source: int, destination: int) -> Channel:
+    return Channel.p2p(source, destination)
 
 
-def message(event: int, channel: tuple[str, ...], number: int = 0, **changes: Any) -> Message:
+class Spoken(NamedTuple):
+    """A message with its channel, before a trace has numbered the channels."""
+
+    channel: Channel
+    message: Message
+
+    def but(self, **changes: Any) -> Spoken:
+        return self._replace(message=replace(self.message, **changes))
+
+
+def message(event: int, channel: Channel, number: int = 0, **changes: Any) -> Spoken:
     """A finite contribution to an all-reduce that came back NaN."""
-    return replace(Message(event, "allreduce_", channel, number, "finite", "nan"), **changes)
+    return Spoken(channel, replace(Message(event, "allreduce_", 0, number, "finite", "nan"), **changes))
 
 
-def trace(rank: int, **changes: Any) -> RankTrace:
+def trace(rank: int, arrivals: Sequence[Spoken] = (), departures: Sequence[Spoken] = (), **changes: Any) -> RankTrace:
     """A rank of layout A that saw nothing bad."""
-    return replace(RankTrace(rank=rank, coords=LAYOUT_A[rank], microbatch=2, num_events=500), **changes)
+    channels = tuple(dict.fromkeys(spoken.channel for spoken in (*arrivals, *departures)))
+    numbered = {
+        name: tuple(replace(spoken.message, channel=channels.index(spoken.channel)) for spoken in messages)
+        for name, messages in (("arrivals", arrivals), ("departures", departures))
+    }
+    known = {"coords": LAYOUT_A.get(rank, ""), "microbatch": 2, "num_events": 500, "channels": channels}
+    return RankTrace(rank=rank, **{**known, **numbered, **changes})
 
 
 def sink(causes: tuple[Cause, ...], name: str = "decoder.layers.3.mlp.linear_fc1.weight") -> Sink:
-    return Sink(name, "nan", causes)
+    return Sink((name,), "nan", causes)
 
 
 def origin(**changes: Any) -> Origin:
@@ -87,6 +106,7 @@ def origin(**changes: Any) -> Origin:
         positions=((0, 1), (2, 5)),
         kind=OriginKind.OPERATOR,
         facts=NAN,
+        inputs=(FINITE,),
         forward_operator="log",
     )
     return replace(record, **changes)

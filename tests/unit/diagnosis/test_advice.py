@@ -32,7 +32,10 @@ SHOWN: dict[str, dict[str, Any]] = {
     "exp_overflow": {"origins": (origin(operator="exp", pattern="inf", facts=INF),)},
     "fp16_out_of_range": {"origins": (origin(operator="mm", pattern="inf", facts=replace(INF, dtype="float16")),)},
     "sum_over_ranks_overflow": {
-        "origins": (origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf"),)
+        "origins": (origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", phase="finalize"),)
+    },
+    "sum_of_activations_overflow": {
+        "origins": (origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", phase="forward"),)
     },
     "expert_without_tokens": {"origins": (origin(kind=OriginKind.UNSEEN, module="decoder.layers.0.mlp.experts"),)},
     "buffer_never_written": {"origins": (origin(kind=OriginKind.NEVER_WRITTEN),)},

@@ -17,8 +17,7 @@ def test_a_bad_receive_from_a_finite_sender() -> None:
         cause="communication",
         confidence=0.97,
         for_=(
-            "finite at every sender, nan on arrival: recv_ in decoder.layers.3.mlp "
-            "(rank 5, backward of micro-batch 2), no. 2 of rank 1 to rank 5",
+            "finite at every sender, nan on arrival: recv_ in decoder.layers.3.mlp, no. 2 of rank 1 to rank 5",
             "the transfer was finite in the replay",
         ),
         against=(),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from megatron_nanguard.diagnosis.concluding import conclude, gather
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, ScalerFacts
-from megatron_nanguard.records.incident import Cause, Incident, Infected
+from megatron_nanguard.records.device import RankDevice
+from megatron_nanguard.records.incident import Cause, Incident, Infected, MicrobatchLosses
 from megatron_nanguard.records.json_form import from_json, to_json
 from megatron_nanguard.records.postmortem import RankSets, ScalerState
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import group, message, origin, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import incident
 
@@ -24,7 +27,7 @@ def test_the_joined_origin_is_judged_and_read_back() -> None:
     concluded = conclude(TWO, traces)
 
     assert concluded.origin == (origin(),)
-    assert [(one.rank, one.by, one.from_ranks) for one in concluded.infected] == [(4, "allreduce_ no. 0", (5,))]
+    assert [(one.rank, one.by, one.from_ranks) for one in concluded.infected] == [(4, "TP all-reduce", (5,))]
     assert [cause.cause for cause in concluded.causes] == ["numerics"]
     assert concluded.advice == ("log_outside_domain",)
     assert from_json(Incident, to_json(concluded)) == concluded
@@ -69,8 +72,55 @@ def test_earlier_incidents_count_unless_they_explain_themselves() -> None:
     )
 
 
+def test_another_attempt_is_told_with_its_devices_and_always_where_it_met_the_same_step() -> None:
+    explained, devices = (cause("numerics"),), (RankDevice(4, "node1", "cuda:4"), RankDevice(7, "node1", "cuda:7"))
+    earlier = [
+        incident(run_id="first", step=3, ranks=RankSets((4,), (), ()), causes=explained, accused_devices=devices),
+        incident(run_id="first", step=2, ranks=RankSets((4,), (), ()), causes=explained, accused_devices=devices),
+        incident(run_id="first", step=2, origin=(origin(rank=7),), accused_devices=devices),
+    ]
+
+    gathered = gather(incident(step=3, num_hosts=2, accused_devices=devices[:1]), earlier)
+
+    assert (gathered.devices, gathered.num_hosts) == (devices[:1], 2)
+    assert gathered.earlier == (
+        EarlierIncident(3, (4,), attempt="first", devices=devices[:1]),
+        EarlierIncident(2, (7,), "decoder.layers.3.mlp", "log", attempt="first", devices=devices[1:]),
+    )
+
+
 def test_options_of_the_host_reach_the_next_experiment() -> None:
-    assert gather(incident(), (), ["overlap_grad_reduce"]).host_options == {"overlap_grad_reduce"}
+    options = {"transformer_impl": "local"}
+    assert gather(incident(), (), options).host_options == options
+    assert gather(incident()).host_options == {}
+
+
+def test_a_bad_loss_tells_by_when_it_had_begun_where_no_operator_is_known() -> None:
+    losses = (MicrobatchLosses(0, 2, 1.0, 1.5, ()), MicrobatchLosses(1, 2, 1.0, 1.0, (1,)))
+    gone = ReplaySummary(done=True, passes=(ReplayPass("plain", "no"),))
+    known = incident(summary="Step 3: bad.", losses=losses, replay=gone)
+
+    assert conclude(known, ()).summary == (
+        "Step 3: bad. The loss of micro-batch 1 was NaN or Inf on rank 1, so it began by the end of that forward; "
+        "the operator is not known: the replay was clean."
+    )
+    assert conclude(replace(known, losses=losses[:1]), ()).summary == "Step 3: bad."
+
+
+def test_the_clean_ranks_are_told_why() -> None:
+    wgrad = message(40, group(5, 7), sent="nan", causes=to_origin(), carries="gradients")
+    traces = [
+        trace(5, origins=(traced_origin(),), arrivals=(wgrad,), departures=(wgrad,), sinks=(sink(to_origin()),)),
+        trace(7, arrivals=(message(40, group(5, 7), carries="gradients"),), sinks=(sink(to_arrival(0)),)),
+        trace(0),
+    ]
+
+    (note,) = conclude(incident(ranks=RankSets((5,), (7,), (0,))), traces).notes
+
+    assert note == (
+        "clean: rank 0; the bad values reached gradients of weights alone, which are summed up over ranks 5, 7 only, "
+        "and no value that goes through the pipeline"
+    )
 
 
 def cause(code: str) -> Cause:

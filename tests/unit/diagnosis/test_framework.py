@@ -20,7 +20,7 @@ def test_an_operator_around_the_model(phase: str) -> None:
     found = judge(evidence(origins=(origin(phase=phase, module="", microbatch=None),)))
 
     assert found is not None
-    assert found.for_ == (f"it began around the model: log (rank 5, {phase})",)
+    assert found.for_ == (f"it began around the model, in {phase}: log",)
 
 
 def test_a_nan_coefficient_of_finite_gradients() -> None:

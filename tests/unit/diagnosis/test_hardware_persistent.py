@@ -15,7 +15,7 @@ CONVICTED = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, re
 
 
 def test_bad_here_and_finite_there() -> None:
-    facts = evidence(arbitrations=(CONVICTED,), earlier=(EarlierIncident(2, (5,)),))
+    facts = evidence(arbitrations=(CONVICTED,), earlier=(EarlierIncident(2, (5,), operator="log"),))
 
     assert judge(facts) == Cause(
         cause="hardware_persistent",
@@ -26,7 +26,7 @@ def test_bad_here_and_finite_there() -> None:
             "the same rank was the origin in step 2 already",
         ),
         against=(),
-        not_tested=("what the device reports of itself",),
+        not_tested=("the error counters of the device",),
         next="",
     )
 

@@ -25,9 +25,21 @@ def test_the_accused_call_is_finite_on_the_inputs_it_failed_on() -> None:
             f"{CALL} is finite 8 times of 8 on the inputs it failed on",
         ),
         against=(),
-        not_tested=("what the device reports of itself",),
+        not_tested=("the error counters of the device",),
         next="",
     )
+
+
+def test_a_fault_that_is_gone_the_second_time_it_is_traced_may_be_a_transient() -> None:
+    labels = ("plain", "traced", "probed")
+    wavering = tuple(ReplayPass(label, came) for label, came in zip(labels, ("yes", "yes", "no"), strict=True))  # type: ignore[arg-type]
+
+    found = judge(evidence(passes=wavering, ranks=ALONE))
+
+    assert found is not None and found.confidence <= WITHOUT_THE_CALL
+    assert found.for_ == ("there in one traced replay, gone in the next, which differs in nothing",)
+    assert found.against == ()
+    assert judge(evidence(passes=wavering[:2], ranks=ALONE)) is None
 
 
 def test_a_clean_replay_alone_has_a_ceiling() -> None:
@@ -59,7 +71,7 @@ def test_memory_explains_it_better() -> None:
 def test_earlier_incidents_on_other_ranks_speak_against_one_device() -> None:
     found = judge(evidence(passes=GONE, ranks=ALONE, earlier=(EarlierIncident(2, (3, 7)),)))
 
-    assert found is not None and found.against == ("earlier incidents were on other ranks too, such as 3",)
+    assert found is not None and found.against == ("step 2 was bad on ranks 3, 7, on other devices",)
 
 
 def test_a_call_that_fails_each_time_is_not_transient() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from megatron_nanguard.diagnosis.join import Joined, join
+from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.incident import Infected
-from megatron_nanguard.records.trace import Cause, OriginKind, RankTrace, TracedPlace
+from megatron_nanguard.records.trace import Cause, Message, OriginKind, RankTrace, TensorFacts, TracedPlace
 from tests.unit.diagnosis.factories import (
     LAYOUT_A,
     NAN,
@@ -27,7 +30,7 @@ from tests.unit.diagnosis.factories import (
 def layout_a() -> list[RankTrace]:
     """A NaN in the backward of layer 3 on rank 5: TP partner, then both to the first stage, then the other replica."""
     tp, dp = group(4, 5), {rank: group(rank, rank + 2) for rank in (0, 1, 4, 5)}
-    reduced: dict[str, Any] = {"operator": "allreduce_coalesced_", "first_used": None}
+    reduced: dict[str, Any] = {"operator": "allreduce_coalesced_", "first_used": None, "carries": "gradients"}
     sends = {4: p2p(4, 0), 5: p2p(5, 1)}
     traces = []
     for rank in (4, 5):
@@ -36,7 +39,7 @@ def layout_a() -> list[RankTrace]:
         sent = message(30, sends[rank], 2, operator="send", sent="nan", arrived="finite", causes=back)
         all_reduce = message(40, dp[rank], sent="nan", causes=back, **reduced)
         if rank == 5:
-            partner = replace(partner, sent="nan", causes=back)
+            partner = partner.but(sent="nan", causes=back)
         traces.append(
             trace(
                 rank,
@@ -58,21 +61,30 @@ def layout_a() -> list[RankTrace]:
     return traces
 
 
+REACHED = ("rank 1 has an origin of its own and was reached by all-reduce as well",)
 NORM_WORDS = "backward of micro-batch 2, decoder.layers.3.pre_mlp_layernorm"
-DP = "allreduce_coalesced_ no. 0"
+DP = "DP gradient all-reduce"
+CALL = "allreduce_coalesced_ no. 0"
 
 
 def test_a_fault_on_rank_5_of_layout_a_is_told_on_all_ranks() -> None:
     assert join(layout_a()) == Joined(
         origins=(origin(),),
         infected=(
-            Infected(0, "recv_ no. 2", "rank 4 to rank 0", (4,), NORM_WORDS),
-            Infected(1, "recv_ no. 2", "rank 5 to rank 1", (5,), NORM_WORDS),
-            Infected(2, DP, "data-parallel group of tp0 pp0, ranks 0, 2", (0,)),
-            Infected(3, DP, "data-parallel group of tp1 pp0, ranks 1, 3", (1,)),
-            Infected(4, "allreduce_ no. 38", "tensor-parallel group of pp1 dp0, ranks 4, 5", (5,), NORM_WORDS),
-            Infected(6, DP, "data-parallel group of tp0 pp1, ranks 4, 6", (4,)),
-            Infected(7, DP, "data-parallel group of tp1 pp1, ranks 5, 7", (5,)),
+            Infected(0, "PP recv from rank 4", "rank 4 to rank 0", (4,), NORM_WORDS, "recv_ no. 2"),
+            Infected(1, "PP recv from rank 5", "rank 5 to rank 1", (5,), NORM_WORDS, "recv_ no. 2"),
+            Infected(2, DP, "data-parallel group of tp0 pp0, ranks 0, 2", (0,), call=CALL),
+            Infected(3, DP, "data-parallel group of tp1 pp0, ranks 1, 3", (1,), call=CALL),
+            Infected(
+                4,
+                "TP all-reduce",
+                "tensor-parallel group of pp1 dp0, ranks 4, 5",
+                (5,),
+                NORM_WORDS,
+                "allreduce_ no. 38",
+            ),
+            Infected(6, DP, "data-parallel group of tp0 pp1, ranks 4, 6", (4,), call=CALL),
+            Infected(7, DP, "data-parallel group of tp1 pp1, ranks 5, 7", (5,), call=CALL),
         ),
     )
 
@@ -102,10 +114,11 @@ def test_the_second_chunk_of_a_rank_is_told_by_its_global_layer() -> None:
 
 def test_a_collective_that_overflows_is_one_origin_for_all_its_members() -> None:
     overflow = message(30, group(0, 1), 4, arrived="inf", first_used=NORM)
-    traces = [trace(rank, arrivals=(overflow,), sinks=(sink(to_arrival(0)),)) for rank in (0, 1)]
     # Replica 1 is infected by it through the gradient reduction.
     sent = [message(50, group(rank, rank + 2), sent="inf", causes=to_arrival(0)) for rank in (0, 1)]
-    traces = [replace(traces[rank], departures=(sent[rank],)) for rank in (0, 1)]
+    traces = [
+        trace(rank, arrivals=(overflow,), departures=(sent[rank],), sinks=(sink(to_arrival(0)),)) for rank in (0, 1)
+    ]
     traces.append(trace(2, arrivals=(message(45, group(0, 2)),), sinks=(sink(to_arrival(0)),)))
 
     joined = join(traces)
@@ -113,8 +126,43 @@ def test_a_collective_that_overflows_is_one_origin_for_all_its_members() -> None
     (found,) = joined.origins
     assert (found.kind, found.rank, found.ranks) == (OriginKind.COMMUNICATION, 0, (0, 1))
     assert (found.operator, found.pattern) == ("allreduce_", "inf")
-    assert found.output == "no. 4 of tensor-parallel group of pp0 dp0, ranks 0, 1"
+    assert found.output == ("collective number 4 of tensor-parallel group of pp0 dp0, ranks 0, 1 in this step (from 0)")
     assert [(one.rank, one.from_ranks) for one in joined.infected] == [(2, (0,))]
+
+
+def test_a_spoiled_collective_tells_what_each_member_sent_and_where() -> None:
+    put_in = TensorFacts("tensors", (4,), "float16", "finite", absmax=4e4, lowest=4e4, highest=4e4)
+    came_out = TensorFacts("", (4,), "float16", "inf")
+    overflow = message(30, group(0, 1), 4, arrived="inf", first_used=NORM).but(
+        line="model.py:8 in g", put_in=put_in, came_out=came_out
+    )
+
+    joined = join([trace(rank, arrivals=(overflow,), sinks=(sink(to_arrival(0)),)) for rank in (0, 1)])
+
+    (found,) = joined.origins
+    assert found.inputs == (
+        replace(put_in, name="tensors of rank 0"),
+        replace(put_in, name="tensors of rank 1"),
+    )
+    assert (found.facts, found.source_line) == (came_out, "model.py:8 in g")
+
+
+@pytest.mark.parametrize(("outsider", "notes"), [(0, ()), (2, REACHED)])
+def test_what_members_of_a_shared_origin_send_each_other_is_not_told_of_them(
+    outsider: int, notes: tuple[str, ...]
+) -> None:
+    """Rank 1 gets a second bad value, from a member of the origin that it shares or from rank 2 with one of its own."""
+    shared, later = message(30, group(0, 1), 4, arrived="inf"), message(40, group(outsider, 1), 5)
+    sent = later.but(sent="nan", causes=to_arrival(0) if outsider == 0 else to_origin())
+    of_outsider = {"departures": (sent,), "sinks": (sink(to_arrival(0)),)}
+    traces = [
+        trace(0, arrivals=(shared,), **(of_outsider if outsider == 0 else {"sinks": (sink(to_arrival(0)),)})),
+        trace(1, arrivals=(shared, later), sinks=(sink(to_arrival(0, 1)),)),
+    ]
+    if outsider == 2:
+        traces.append(trace(2, origins=(traced_origin(),), departures=(sent,), sinks=(sink(to_origin()),)))
+
+    assert join(traces).notes == notes
 
 
 def test_a_bad_receive_from_a_finite_sender_is_the_communication() -> None:
@@ -124,7 +172,8 @@ def test_a_bad_receive_from_a_finite_sender_is_the_communication() -> None:
 
     (found,) = joined.origins
     assert (found.kind, found.rank, found.operator) == (OriginKind.COMMUNICATION, 4, "recv_")
-    assert (found.phase, found.module, found.output) == ("backward", NORM.module, "no. 1 of rank 0 to rank 4")
+    assert (found.phase, found.module) == ("backward", NORM.module)
+    assert found.output == "message number 1 of rank 0 to rank 4 in this step (from 0)"
     assert joined.infected == ()
 
 
@@ -164,7 +213,7 @@ def test_what_a_message_proves_to_be_earlier_comes_first_whatever_its_number() -
 
     assert [found.rank for found in joined.origins] == [2, 0]
     assert joined.infected == ()
-    assert joined.notes == ("rank 0 has an origin of its own and was reached by allreduce_ no. 0 as well",)
+    assert joined.notes == ("rank 0 has an origin of its own and was reached by DP all-reduce as well",)
 
 
 def test_an_origin_beyond_a_missing_rank_is_said_to_be_there() -> None:
@@ -175,7 +224,7 @@ def test_an_origin_beyond_a_missing_rank_is_said_to_be_there() -> None:
     assert joined.origins == ()
     assert joined.notes == ("origin lies beyond rank 5, whose trace is missing",)
     assert [one.rank for one in joined.infected] == [0, 1, 2, 3, 4, 6, 7]
-    assert joined.infected[4] == Infected(4, "allreduce_ no. 38", "ranks 4, 5", (), NORM_WORDS)
+    assert joined.infected[4] == Infected(4, "all-reduce", "ranks 4, 5", (), NORM_WORDS, "allreduce_ no. 38")
 
 
 def test_a_missing_rank_off_the_path_is_mentioned() -> None:
@@ -283,16 +332,124 @@ def test_a_weight_bad_on_every_rank_has_its_kind_and_name() -> None:
 def test_an_expert_group_is_named_by_its_axis() -> None:
     channel, coords = group(0, 1), {0: "tp0pp0dp0ep0", 1: "tp0pp0dp1ep1"}
     bad = message(5, channel, operator="alltoall_base_", sent="nan", causes=to_origin())
-    first = RankTrace(rank=1, coords=coords[1], microbatch=0, origins=(traced_origin(),), departures=(bad,))
-    second = RankTrace(
-        rank=0,
-        coords=coords[0],
-        microbatch=0,
-        arrivals=(message(6, channel, operator="alltoall_base_"),),
-        sinks=(sink((Cause("arrival", 0),)),),
+    first = trace(1, coords=coords[1], origins=(traced_origin(),), departures=(bad,))
+    arrived = message(6, channel, operator="alltoall_base_")
+    second = trace(0, coords=coords[0], arrivals=(arrived,), sinks=(sink((Cause("arrival", 0),)),))
+    replica = trace(2, coords="tp0pp0dp2ep0")
+
+    (infected,) = join([first, second, replica]).infected
+
+    assert (infected.by, infected.call) == ("EP all-to-all", "alltoall_base_ no. 0")
+    assert infected.group == "expert-parallel group of tp0 pp0, ranks 0, 1"
+
+
+def test_gradients_of_tied_embeddings_reach_a_rank_that_was_bad_already() -> None:
+    """Rank 4 goes bad by its partner; what the first stage sends for the embedding spoils one more gradient."""
+    tp, tied = group(4, 5), group(0, 4)
+    partner = message(20, tp, sent="nan", causes=to_origin())
+    sent = message(40, tied, sent="nan", causes=to_arrival(0), carries="gradients")
+    received = message(15, p2p(4, 0), 2, operator="recv_")
+    traces = [
+        trace(5, origins=(traced_origin(),), departures=(partner,), sinks=(sink(to_origin()),)),
+        trace(
+            4,
+            arrivals=(message(20, tp), message(44, tied, carries="gradients")),
+            departures=(message(30, p2p(4, 0), 2, operator="send", sent="nan", causes=to_arrival(0)),),
+            sinks=(sink(to_arrival(0)), sink(to_arrival(1), "output_layer.weight")),
+        ),
+        trace(0, arrivals=(received,), departures=(sent,), sinks=(sink(to_arrival(0)),)),
+    ]
+
+    joined = join(traces)
+
+    assert [(one.rank, one.by) for one in joined.infected] == [(0, "PP recv from rank 4"), (4, "TP all-reduce")]
+    (later,) = joined.also_infected
+    assert (later.rank, later.by, later.from_ranks) == (4, "gradient all-reduce of tied embeddings", (0,))
+    assert later.gradients == ("output_layer.weight",)
+    alone = trace(4, arrivals=(message(20, tp),), sinks=(sink(to_arrival(0)),))
+    assert join([traces[0], alone]).also_infected == ()
+    same_way = trace(
+        4, arrivals=(message(20, tp), message(21, tp, 1)), sinks=(sink(to_arrival(0)), sink(to_arrival(1)))
+    )
+    again = message(21, tp, 1, sent="nan", causes=to_origin())
+    assert join([replace(traces[0], departures=(partner.message, again.message)), same_way]).also_infected == ()
+
+
+def test_calls_that_cross_on_two_ranks_do_not_stop_the_sorting() -> None:
+    """Rank 0 starts the first collective before the second, rank 1 the other way round; neither waits."""
+    first, second = group(0, 1), group(0, 1, 2)
+    orders = {0: ((20, first), (30, second)), 1: ((20, second), (30, first))}
+    traces = [
+        trace(
+            rank,
+            origins=(traced_origin(event),),
+            arrivals=[message(number, channel, sent="nan", causes=to_origin()) for number, channel in orders[rank]],
+            sinks=(sink(to_origin()),),
+        )
+        for rank, event in ((0, 12), (1, 11))
+    ]
+
+    assert [found.rank for found in join(traces).origins] == [1, 0]
+
+
+def test_the_order_is_told_across_several_ranks() -> None:
+    """From rank 0 by rank 1 to rank 2, which has the lowest numbers and fails last."""
+    there, on = p2p(0, 1), p2p(1, 2)
+    traces = [
+        trace(
+            0,
+            origins=(traced_origin(80),),
+            departures=(message(90, there, operator="send", sent="nan", causes=to_origin()),),
+            sinks=(sink(to_origin()),),
+        ),
+        trace(
+            1,
+            arrivals=(message(40, there, operator="recv_"),),
+            departures=(message(50, on, operator="send", sent="nan", causes=to_arrival(0)),),
+        ),
+        trace(
+            2,
+            origins=(traced_origin(4),),
+            arrivals=(message(3, on, operator="recv_"),),
+            sinks=(sink((*to_arrival(0), *to_origin())),),
+        ),
+    ]
+
+    assert [found.rank for found in join(traces).origins] == [0, 2]
+
+
+def test_ranks_of_which_the_same_is_to_be_said_are_told_together() -> None:
+    received = message(15, group(0, 1, 2, 3), 9)
+    broken = [replace(trace(rank), broken="RuntimeError in log") for rank in (2, 3)]
+
+    joined = join([trace(0, arrivals=(received,), sinks=(sink(to_arrival(0)),)), *broken], missing=(1,))
+
+    assert joined.notes == (
+        "ranks 2, 3 gave no verdict: RuntimeError in log",
+        "origin lies beyond rank 1, whose trace is missing",
+        "origin lies beyond ranks 2, 3, whose trace is broken",
     )
 
-    (infected,) = join([first, second]).infected
 
-    assert infected.by == "alltoall_base_ no. 0"
-    assert infected.group == "expert-parallel group of tp0 pp0, ranks 0, 1"
+def test_a_message_of_a_channel_that_is_not_listed_is_refused() -> None:
+    with pytest.raises(PostmortemError, match=r"^a message has channel 1, 1 are listed$"):
+        replace(trace(0, arrivals=(message(9, group(0, 2)),)), arrivals=(Message(9, "recv_", 1, 0, "finite", "nan"),))
+
+
+def test_what_was_special_about_the_pass_is_told_once() -> None:
+    marked = [trace(rank, labels=("marker fill", *(("eager",) if rank == 1 else ()))) for rank in (0, 1)]
+
+    assert join(marked).notes == ("traced replay: marker fill", "traced replay of rank 1: eager")
+
+
+def test_without_an_origin_it_is_told_what_had_no_effect() -> None:
+    without, found = (
+        trace(0, num_contained=3, num_meant=2),
+        trace(1, origins=(traced_origin(),), sinks=(sink(to_origin()),)),
+    )
+
+    assert join([without, trace(1, num_meant=1)]).notes == (
+        "bad events without effect on any gradient, loss or message: 3",
+        "infinities that were meant, such as those of a mask: 3",
+    )
+    assert join([without, found]).notes == ()

@@ -24,7 +24,7 @@ def test_a_micro_batch_without_a_valid_token_is_named_where_the_loss_went_bad() 
     assert found is not None
     assert found.for_ == (
         "no valid token in micro-batch 2 of rank 5, where the loss went bad",
-        "it began in the loss function: div (rank 5, forward of micro-batch 2)",
+        "it began in the loss function: div",
     )
     assert found.confidence == 0.98
 

@@ -18,7 +18,7 @@ def test_a_step_that_is_finite_at_a_lower_scale() -> None:
         cause="loss_scaling",
         confidence=0.98,
         for_=(
-            "scaled values overflow, and nothing else: _to_copy (rank 5, backward of micro-batch 2)",
+            "scaled values overflow, and nothing else: _to_copy",
             "the step is finite far below the loss scale of 65536",
             "the loss scale had just been raised to 65536",
         ),

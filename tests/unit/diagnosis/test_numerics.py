@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from megatron_nanguard.diagnosis.evidence import ScalerFacts
 from megatron_nanguard.diagnosis.numerics import judge
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
-from tests.unit.diagnosis.factories import NAN, arbitration, evidence, origin
+from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, evidence, origin
 
-LOG = "log in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)"
+LOG = "log in decoder.layers.3.mlp"
 CALL = "aten.log.default on rank 5"
 
 
@@ -24,6 +26,16 @@ def test_a_log_that_is_bad_in_higher_precision_too() -> None:
         not_tested=(),
         next="",
     )
+
+
+def test_the_values_outside_of_the_domain_are_told_with_their_sign() -> None:
+    measured = origin(inputs=(replace(FINITE, lowest=-2.78906, highest=-1.5),))
+    healthy = origin(inputs=(replace(FINITE, lowest=1.5, highest=2.78906),))
+
+    found = judge(evidence(origins=(measured,)))
+    assert found is not None
+    assert found.for_ == (f"values from -2.78906 to -1.5, outside of its domain: {LOG}",)
+    assert judge(evidence(origins=(healthy,))) is None
 
 
 def test_a_finite_reference_and_a_finite_peer_acquit_the_mathematics() -> None:
@@ -49,9 +61,7 @@ def test_what_does_not_fit_float16_is_named_with_its_type() -> None:
     found = judge(evidence(origins=(narrow,)))
 
     assert found is not None
-    assert found.for_ == (
-        "finite values leave the range of float16: mm in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)",
-    )
+    assert found.for_ == ("finite values leave the range of float16: mm in decoder.layers.3.mlp",)
     assert found.not_tested == ("the accused call in float64",)
 
 
@@ -65,8 +75,9 @@ def test_large_inputs_make_an_overflow_likely() -> None:
     assert (found.confidence, found_large.confidence) == (0.5, 0.73)
 
 
-def test_a_sum_over_ranks_that_is_inf_on_all_of_them() -> None:
-    collective = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", ranks=(4, 5))
+@pytest.mark.parametrize("operator", ["allreduce_", "all_reduce", "_reduce_scatter_base_", "reduce_scatter_tensor"])
+def test_a_sum_over_ranks_that_is_inf_on_all_of_them(operator: str) -> None:
+    collective = origin(kind=OriginKind.COMMUNICATION, operator=operator, pattern="inf", ranks=(4, 5))
 
     found = judge(evidence(origins=(collective,)))
 
@@ -112,3 +123,11 @@ def test_an_overflow_that_a_lower_scale_cures_speaks_against_it() -> None:
 
     assert found is not None and found.confidence == 0.27
     assert found.against == ("finite far below the loss scale of 16: the scale is too large",)
+
+
+def test_a_collective_is_not_run_alone() -> None:
+    overflow = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf")
+
+    found = judge(evidence(origins=(overflow,)))
+
+    assert found is not None and found.not_tested == ("the sum in float64: collectives are not run alone",)

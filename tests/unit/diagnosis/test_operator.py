@@ -8,7 +8,7 @@ from megatron_nanguard.diagnosis.operator import judge
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
-from tests.unit.diagnosis.factories import NAN, arbitration, evidence, origin
+from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, evidence, origin
 
 KERNEL = origin(operator="FusedAttentionBackward")
 ALWAYS = arbitration(repeats=4, repeats_bad=4, reference_fp64="finite")
@@ -23,10 +23,7 @@ def test_an_operator_alone_is_a_suspicion() -> None:
     assert judge(evidence(origins=(KERNEL,))) == Cause(
         cause="operator",
         confidence=0.38,
-        for_=(
-            "finite values in, nan out: FusedAttentionBackward in decoder.layers.3.mlp "
-            "(rank 5, backward of micro-batch 2)",
-        ),
+        for_=("finite values in, nan out: FusedAttentionBackward in decoder.layers.3.mlp",),
         against=(),
         not_tested=("the accused call on another device and in float64",),
         next="",
@@ -78,6 +75,42 @@ def test_an_inf_of_small_inputs_is_more_suspicious() -> None:
     small = replace(overflow, inputs=(TensorFacts("0", (4,), "bfloat16", "finite", absmax=2.0),))
 
     assert confidence(judge(evidence(origins=(small,)))) > confidence(judge(evidence(origins=(overflow,))))
+
+
+def test_a_nan_that_the_code_writes_itself_was_no_finite_value_in() -> None:
+    number = TensorFacts("values", (), "number", "nan")
+    written = replace(KERNEL, operator="index_put_", inputs=(FINITE, number))
+    of_function = replace(written, function_line="model.py:9 in Poisoned.backward")
+
+    found = judge(evidence(origins=(written,)))
+    assert found is not None
+    assert found.for_ == (
+        "NaN is written by the code itself, as the argument values: index_put_ in decoder.layers.3.mlp",
+    )
+    found = judge(evidence(origins=(of_function,)))
+    assert found is not None
+    assert found.for_ == (
+        "NaN is written by the code of an autograd.Function, as the argument values: index_put_ in "
+        "decoder.layers.3.mlp, model.py:9 in Poisoned.backward",
+    )
+
+
+def test_what_is_not_known_of_the_inputs_is_said() -> None:
+    unrecorded = judge(evidence(origins=(replace(KERNEL, inputs=()),)))
+    assert unrecorded is not None and unrecorded.for_[0].startswith("what went in was not recorded, nan out: ")
+    assert unrecorded.confidence < confidence(judge(evidence(origins=(KERNEL,))))
+    # The Inf of a mask went in: no finite values, and nothing to accuse the operator of.
+    assert judge(evidence(origins=(replace(KERNEL, inputs=(replace(FINITE, pattern="inf"),)),))) is None
+
+
+def test_a_log_of_values_inside_of_its_domain_is_accused() -> None:
+    inside = origin(inputs=(replace(FINITE, lowest=0.5, highest=2.0),))
+    outside = origin(inputs=(replace(FINITE, lowest=-2.5, highest=2.0),))
+
+    found = judge(evidence(origins=(inside,)))
+    assert found is not None
+    assert found.for_ == ("values from 0.5 to 2, inside of its domain, and nan out: log in decoder.layers.3.mlp",)
+    assert judge(evidence(origins=(outside,))) is None
 
 
 def test_an_operator_used_outside_of_its_domain_is_not_accused() -> None:

@@ -21,7 +21,7 @@ def test_a_bad_weight_is_named_by_the_audit_and_by_the_walk() -> None:
         confidence=0.98,
         for_=(
             "model weight of w was nan on rank 5 before the step",
-            "the walk back ends at the state: parameter w (rank 5, load)",
+            "the walk back ends at the state: parameter w",
         ),
         against=(),
         not_tested=(),

@@ -30,8 +30,8 @@ def test_a_half_written_buffer_is_found_by_the_marker() -> None:
         cause="uninitialised_or_race",
         confidence=0.98,
         for_=(
-            "memory was read that nobody had written: add in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)",
-            "gone in the plain replay, back with fresh buffers filled with a marker",
+            "memory was read that nobody had written: add in decoder.layers.3.mlp",
+            "gone in the plain replay, back when all new memory is filled with NaN before it is used",
             "gone in the plain replay",
         ),
         against=(),
@@ -45,6 +45,7 @@ def test_a_half_written_buffer_is_found_by_the_marker() -> None:
     [
         ({"plain": "yes", "synchronous": "no"}, 0.92),
         ({"plain": "yes", "traced": "no"}, 0.62),
+        ({"plain": "yes", "traced": "yes", "probed": "no"}, 0.62),
         ({"plain": "partly"}, 0.38),
         ({"plain": "no"}, 0.38),
         ({"plain": "no", "marker": "no"}, 0.18),
@@ -61,6 +62,16 @@ def test_a_fault_that_comes_back_bit_for_bit_is_no_race() -> None:
     )
 
     assert confidence(judge(replace(steady, exact=True))) < confidence(judge(steady))
+
+
+def test_a_fault_that_is_gone_the_second_time_it_is_traced_wavers() -> None:
+    wavering = evidence(passes=passes(plain="yes", traced="yes", probed="no"), exact=True)
+
+    found = judge(wavering)
+    assert found is not None
+    assert found.for_ == ("there in one traced replay, gone in the next, which differs in nothing",)
+    assert found.against == ()
+    assert judge(replace(wavering, passes=passes(plain="yes", traced="yes", probed="yes"))) is None
 
 
 @pytest.mark.parametrize("layout", ["aligned block of 2048 from element 4096", "rows 6 to 7, to the end"])
@@ -112,3 +123,17 @@ def test_what_a_buffer_held_before_comes_back_each_time() -> None:
     found = judge(evidence(origins=(stale,), passes=passes(plain="yes", traced="yes"), exact=True))
 
     assert found is not None and (found.confidence, found.against) == (0.92, ())
+
+
+def test_where_only_losses_could_be_compared_their_equality_weighs_less() -> None:
+    gone = (ReplayPass("plain", "no"),)
+    known = evidence(passes=gone, exact=False, finite_exact=True)
+
+    all_compared, losses = judge(known), judge(replace(known, only_losses=(1,)))
+
+    assert all_compared is not None and losses is not None
+    assert losses.confidence > all_compared.confidence
+    assert losses.against == (
+        "all that is finite in the step and in its replay is equal bit for bit, but of rank 1 only losses could be "
+        "compared",
+    )

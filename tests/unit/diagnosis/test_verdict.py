@@ -38,8 +38,13 @@ def test_nothing_known_is_undecided() -> None:
             confidence=1.0,
             for_=("no fact speaks for any cause",),
             against=(),
-            not_tested=("the step again", "weights, moments and batch before the step", "the walk back to an origin"),
-            next="the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)",
+            not_tested=(
+                "the step again",
+                "weights, moments and batch before the step",
+                "from which operator the bad values came",
+            ),
+            next="the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend): "
+            "clean if something is waited for too late",
         ),
     )
 
@@ -180,13 +185,15 @@ def test_a_fault_of_the_field_is_given_its_class(expected: str, facts: dict[str,
     found = verdict(evidence(**facts))
 
     assert found[0].cause == expected, found
-    assert all(cause.for_ and cause.next for cause in found)
+    assert all(cause.for_ for cause in found)
+    steps = [cause.next for cause in found if cause.next]
+    assert found[0].next and len(steps) == len(set(steps))
 
 
 def test_the_whole_verdict_on_a_wrong_kernel() -> None:
     facts = CLASSES["F13 wrong backward"][1]
     call = "aten.log.default on rank 5"
-    where = "FusedAttentionBackward in decoder.layers.3.mlp (rank 5, backward of micro-batch 2)"
+    where = "FusedAttentionBackward in decoder.layers.3.mlp"
 
     assert verdict(evidence(**facts)) == (
         Cause(
@@ -200,7 +207,7 @@ def test_the_whole_verdict_on_a_wrong_kernel() -> None:
             ),
             against=(),
             not_tested=(),
-            next="the same steps with --transformer-impl local",
+            next="the same steps with --transformer-impl local: clean if a fused kernel is wrong",
         ),
     )
 
@@ -209,10 +216,10 @@ def test_the_first_two_are_told_apart_by_one_switch() -> None:
     found = verdict(evidence(**CLASSES["F53 sometimes, no second device"][1]))
 
     assert [cause.cause for cause in found] == ["undecided", "hardware_transient", "operator"]
-    assert found[0].for_ == ("hardware_transient (0.73) and operator (0.62): neither stands out",)
+    assert found[0].for_ == ("passing hardware fault (0.73) and faulty operator (0.62): neither stands out",)
     assert found[0].next == (
         "python bundle/repro.py --device cuda (npu on Ascend) on another host: "
-        "clean if hardware_transient, bad again if operator"
+        "clean points to passing hardware fault, bad again to faulty operator"
     )
 
 

@@ -74,3 +74,8 @@ def train(crew: DrillCrew | None, model: Module, step: int, inputs: Sequence[Ite
 def grads(model: Module) -> dict[str, list[float]]:
     """Every gradient as numbers."""
     return {name: param.grad.tolist() for name, param in model.named_parameters() if param.grad is not None}
+
+
+def fired(crew: DrillCrew) -> dict[str, int]:
+    """How often each planted drill went off, by its text."""
+    return {drill.text: drill.fired for drill in crew.record().drills if drill.is_planted}

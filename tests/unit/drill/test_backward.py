@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module
 from torch.utils.checkpoint import checkpoint
 
-from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, grads, train
+from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, fired, grads, train
 
 
 def reentrant(run: Any, x: Tensor) -> Any:
@@ -34,7 +34,7 @@ def test_the_gradient_of_the_input_is_poisoned_and_the_modules_own_is_not(call: 
     assert first[0] == 5.0
     assert math.isnan(first[1])
     assert second == [2.0, 6.0]
-    assert list(crew.fired.values()) == [1]
+    assert list(fired(crew).values()) == [1]
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
@@ -82,7 +82,7 @@ def test_once_leaves_the_replay_clean() -> None:
     assert math.isnan(grads(model)["first.weight"][0])
     train(crew, model, step=1)
     assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [2.0, 6.0]}
-    assert list(crew.fired.values()) == [1]
+    assert list(fired(crew).values()) == [1]
 
 
 class Keyword(Module):
@@ -187,4 +187,4 @@ def test_executions_that_are_not_poisoned_keep_every_bit(spec: str) -> None:
             assert ours.grad is not None
             assert theirs.grad is not None
             assert torch.equal(ours.grad, theirs.grad)
-    assert list(crew.fired.values()) == [0]
+    assert list(fired(crew).values()) == [0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 
-from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, grads, train
+from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, fired, grads, train
 
 
 def reentrant(run: Any, x: Tensor) -> Any:
@@ -21,7 +21,7 @@ def test_the_forward_of_a_checkpointed_module_fires_in_its_recompute_too() -> No
     model = Chain(reentrant)
     crew = crew_on("1e30@step=1,rank=0,mb=1,phase=forward,module=first,index=0", model)
     train(crew, model, step=1, inputs=(X0, X1))
-    assert list(crew.fired.values()) == [2]
+    assert list(fired(crew).values()) == [2]
     assert grads(model)["second.weight"][1] == 6.0 + 10 * 12.0
 
 
@@ -63,7 +63,7 @@ def test_a_module_that_runs_twice_in_a_micro_batch_stays_in_it() -> None:
     crew.step_begins(1)
     outputs = [model(torch.tensor(X0)).tolist() for _ in range(3)]
     assert outputs == [[4.0, 18.0], [math.inf, 18.0], [4.0, 18.0]]
-    assert list(crew.fired.values()) == [2]
+    assert list(fired(crew).values()) == [2]
 
 
 class RecomputedByHook(Module):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, grads, train
+from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, fired, grads, train
 
 HEALTHY = {"first.weight": [5.0, 14.0], "second.weight": [2.0, 6.0]}
 
@@ -18,7 +18,7 @@ def test_the_output_is_poisoned_and_its_gradient_passes() -> None:
     train(crew, model, step=2)
     assert grads(model)["first.weight"] == [5.0, 14.0]
     assert grads(model)["second.weight"] == [2.0, pytest.approx(float("nan"), nan_ok=True)]
-    assert crew.fired == {"nan@step=2,rank=0,phase=forward,module=first,index=1": 1}
+    assert fired(crew) == {"nan@step=2,rank=0,phase=forward,module=first,index=1": 1}
 
 
 def test_other_steps_are_left_alone() -> None:
@@ -75,12 +75,12 @@ def test_stale_without_an_execution_before_says_so() -> None:
 
 
 def test_a_replay_fires_again_and_once_does_not() -> None:
-    for suffix, fired in (("", 2), (",once", 1)):
+    for suffix, times in (("", 2), (",once", 1)):
         model = Chain()
         crew = crew_on(f"nan@step=1,rank=0,mb=0,phase=forward,module=first{suffix}", model)
         train(crew, model, step=1)
         train(crew, model, step=1)
-        assert list(crew.fired.values()) == [fired]
+        assert list(fired(crew).values()) == [times]
         assert (grads(model) == HEALTHY) is bool(suffix)
 
 

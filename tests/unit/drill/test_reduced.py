@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from tests.unit.drill.models import X0, X1, Chain, crew_on, grads, train
+from tests.unit.drill.models import X0, X1, Chain, crew_on, fired, grads, train
 
 
 def test_the_gradient_is_poisoned_after_the_reduction_only() -> None:
@@ -37,4 +37,4 @@ def test_once_leaves_a_replay_clean() -> None:
     train(crew, model, step=1)
     train(crew, model, step=1)
     assert grads(model)["first.weight"] == [5.0, 14.0]
-    assert list(crew.fired.values()) == [1]
+    assert list(fired(crew).values()) == [1]

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from tests.unit.drill.models import X0, X1, Chain, crew_on, grads, train
+from tests.unit.drill.models import X0, X1, Chain, crew_on, fired, grads, train
 
 
 def test_the_gradient_is_poisoned_before_the_reduction_only() -> None:
@@ -19,7 +19,7 @@ def test_the_gradient_is_poisoned_before_the_reduction_only() -> None:
     assert grads(model)["second.weight"] == [2.0, 6.0]
     crew.before_reduction([model.second.weight])
     assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [2.0, math.inf]}
-    assert list(crew.fired.values()) == [1]
+    assert list(fired(crew).values()) == [1]
 
 
 def test_main_grad_goes_before_grad() -> None:

@@ -1,18 +1,36 @@
-"""Who asks a peer, and who that is: alike on all ranks, from what each of them says."""
+"""Who asks a peer, and who that is: alike on all ranks, from what each of them says; and a bundle without a call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from megatron_nanguard.incident.arbitrating import NOBODY, TIME_IS_UP, Roles, arbitrate_all
+from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, uncaught
+from megatron_nanguard.incident.arbitrating import (
+    CAME_BACK_NOWHERE,
+    NO_OPERATOR,
+    NOBODY,
+    TIME_IS_UP,
+    Roles,
+    arbitrate_all,
+    send_first,
+    without_call,
+)
+from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.incident import Incident, Origin
+from megatron_nanguard.records.postmortem import RankSets
+from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.trace import OriginKind
 from tests.unit.arbitration.calls import catch
+from tests.unit.factories import incident
 from tests.unit.incident.conftest import Watched
 
 RANKS = (0, 1, 4, 5)
+CALL = catch(torch.tensor([-1.0]).log, "aten.log.default")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +54,56 @@ def test_the_roles_follow_from_the_rows(rows: list[tuple[int, int]], expected: R
 def test_no_call_is_begun_when_the_time_is_up(
     watch: Callable[..., Watched], tmp_path: Path, deadline: float, repeats: int, note: str
 ) -> None:
-    calls = [catch(torch.tensor([-1.0]).log, "aten.log.default")] * 2
-    (_, last) = arbitrate_all(watch().subject, calls, NOBODY, tmp_path, deadline, saves=False)
+    (_, last) = arbitrate_all(watch().subject, [CALL] * 2, NOBODY, tmp_path, deadline, saves=False)
     assert (last.repeats, last.note) == (repeats, note)
+
+
+@pytest.mark.parametrize(
+    ("rank", "roles", "call", "is_sent"),
+    [
+        (5, Roles(asker=5, peer=6), CALL, True),
+        (6, Roles(asker=5, peer=6), None, False),
+        (4, Roles(asker=5, peer=6), CALL, False),
+        (5, Roles(asker=5, peer=None), CALL, False),
+        (5, Roles(asker=5, peer=6), uncaught(5, 7, "c10d.allreduce_.default", COMMUNICATES), False),
+        (5, NOBODY, None, False),
+    ],
+)
+def test_the_askers_first_call_is_sent_and_no_other(
+    tmp_path: Path, rank: int, roles: Roles, call: CaughtCall | None, is_sent: bool
+) -> None:
+    send_first(() if call is None else (call, call), roles, rank, tmp_path)
+    assert [path.name for path in tmp_path.glob("peer/*")] == (["rank00005"] if is_sent else [])
+
+
+SPOILED = Origin(
+    *(1, "tp1pp0dp0", 1, "forward", "embedding", "allreduce_", "0", "nan", None, ()), kind=OriginKind.COMMUNICATION
+)
+BACK = ReplaySummary(True, passes=(ReplayPass("plain", "yes"), ReplayPass("traced", "no")))
+GONE = ReplaySummary(True, passes=(ReplayPass("plain", "no"), ReplayPass("synchronous", "no")))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            incident(replay=BACK, origin=(SPOILED,)),
+            SavedCall(rank=1, step=3, operator="allreduce_", module="embedding", phase="forward", why_not=COMMUNICATES),
+        ),
+        (
+            incident(replay=GONE, ranks=RankSets((4, 5), (), ())),
+            SavedCall(rank=4, step=3, operator="", why_not=CAME_BACK_NOWHERE),
+        ),
+        (
+            incident(replay=BACK, ranks=RankSets((), (2,), ())),
+            SavedCall(rank=2, step=3, operator="", why_not=NO_OPERATOR),
+        ),
+        # A rank has its call, or could not save it; and without a replay nothing is known.
+        (incident(replay=BACK, origin=(replace(SPOILED, kind=OriginKind.OPERATOR),)), None),
+        (incident(replay=ReplaySummary(False, "switched off")), None),
+    ],
+)
+def test_where_no_call_stands_accused_the_bundle_says_why(found: Incident, expected: SavedCall | None) -> None:
+    call = without_call(found)
+
+    assert (None if call is None else call.saved) == expected

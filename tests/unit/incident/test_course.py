@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,18 +16,23 @@ from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident import Alarm, Setting, course
+from megatron_nanguard.incident.files import MergedFile
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.reading import load_incident
-from megatron_nanguard.records.incident import PolicyOutcome
+from megatron_nanguard.records.capture import CaptureFile
+from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json_form import from_json
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
+from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.sentinel import Flag
+from tests.unit.capture.steps import guarded, run_step
 from tests.unit.conftest import Log
 from tests.unit.incident.conftest import Watched
-from tests.unit.one_rank import Trainer
+from tests.unit.one_rank import ONES, Trainer, trainer
 
 Watch = Callable[..., Watched]
+numbers = itertools.count(300)
 SKIP = PolicyOutcome("skip", "skip", None, "Policy skip: the step is skipped on all ranks.")
 
 
@@ -38,7 +46,7 @@ def setting_in(path: Path, said: list[str], leave: Callable[[int], None] = lambd
         shield=Shield(),
         watchdog=Watchdog(own_client("incident"), 0, 1, leave),
         exercise=nullcontext,
-        saves_calls=True,
+        capture="op",
     )
 
 
@@ -104,6 +112,47 @@ def test_evidence_that_cannot_be_collected_is_a_fault_of_this_rank_and_the_excha
     assert setting.shield.fault == ("incident, signal: AttributeError: 'Subject' object has no attribute 'names'")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_digests_that_fail_cost_the_saved_step_and_not_the_guard(
+    megatron: Any, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    def out_of_memory(subject: object) -> None:
+        raise MemoryError("no room for a digest")
+
+    if fails:
+        monkeypatch.setattr(course, "first_gradients", out_of_memory)
+    made = trainer(ddp={"check_for_nan_in_grad": False})
+    subject = guarded(made, next(numbers))
+    run_step(made, subject)
+    plant(made)
+    setting = replace(setting_in(tmp_path, []), capture="step")
+
+    assert course.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), made.optimizer), setting, lambda outcome: SKIP) == SKIP
+
+    assert setting.shield.fault is None
+    record = from_json(CaptureFile, next(tmp_path.glob("runs/*/incidents/*/capture/*.json")).read_bytes())
+    expected = ("ids", ("the gradients of this rank could not be digested",)) if fails else ("step", ())
+    assert (record.level, record.left_out) == expected
+
+
+def test_a_call_is_on_its_way_to_the_peer_before_the_traces_are_joined(
+    megatron: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(course, "send_first", lambda *args: order.append("sent"))
+    monkeypatch.setattr(MergedFile, "after_replay", lambda *args: order.append("joined"))
+    made = trainer(ddp={"check_for_nan_in_grad": False})
+    subject = guarded(made, next(numbers))
+    run_step(made, subject, (ONES * math.nan,))
+    alarm = Alarm((1, 1, 0, 0, 0, 0, 0), made.optimizer)
+    course.handle(subject, alarm, setting_in(tmp_path / "1", []), lambda outcome: SKIP)
+    assert order == ["sent", "joined"]
+
+    run_step(made, subject, (ONES * math.nan,))
+    course.handle(subject, alarm, replace(setting_in(tmp_path / "2", []), capture="none"), lambda outcome: SKIP)
+    assert order == ["sent", "joined", "joined"]
+
+
 def test_a_policy_that_fails_ends_the_rank_and_tells_the_others(watch: Watch, tmp_path: Path) -> None:
     codes: list[int] = []
     setting = setting_in(tmp_path, [], codes.append)
@@ -116,3 +165,6 @@ def test_a_policy_that_fails_ends_the_rank_and_tells_the_others(watch: Watch, tm
         course.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), subject.optimizer), setting, policy)
     assert codes == [65]
     assert own_client("incident").get("failed") == b"rank 0, stage exchange: no policy"
+    merged = from_json(Incident, (tmp_path / "runs/run-1/incidents/step_00000001/incident.json").read_bytes())
+    assert (merged.ranks, merged.policy.action, merged.causes) == (RankSets((0,), (), ()), "unknown", ())
+    assert merged.replay == ReplaySummary(why_not="switched off (--nanguard-replay off)")

@@ -185,3 +185,26 @@ def test_parameters_are_counted_by_layer_or_first_name() -> None:
         ("mtp.layers.0", 1),
         ("output_layer", 1),
     ]
+
+
+def test_every_layer_has_its_norm_in_the_order_of_the_model(watch: Watch) -> None:
+    seen = collect(watch().run(inputs=[ONES]), FP32_MAX)
+    # Gradients 5, 5, 6, 6 and 3, 7: the roots of 122 and 58.
+    assert list(seen.local.norm_by_layer.items()) == [("first", 11.0454), ("second", 7.61577)]
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_only_the_layer_with_a_bad_gradient_has_a_bad_norm(watch: Watch, value: float) -> None:
+    norms = collect(watch().run(before=put(value)), FP32_MAX).local.norm_by_layer
+    assert str(norms["first"]) == str(value)
+    assert math.isfinite(norms["second"] or 0.0)
+
+
+def test_a_layer_that_was_not_looked_at_has_no_norm(watch: Watch) -> None:
+    watched = watch()
+    watched.trainer.net.second.weight.requires_grad_(False)
+    assert collect(watched.subject, FP32_MAX).local.norm_by_layer == {"first": None, "second": None}
+
+
+def test_bucket_norms_tell_nothing_of_layers(watch: Watch) -> None:
+    assert collect(watch(Settings(on=True, norms="bucket")).run(), FP32_MAX).local.norm_by_layer == {}

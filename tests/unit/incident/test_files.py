@@ -1,14 +1,23 @@
-"""The sentence of an incident in the log."""
+"""The merged incident as it is written three times, and the sentence of it in the log."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from megatron_nanguard.incident.files import sentence
+from megatron_nanguard.incident.arbitrating import CAME_BACK_NOWHERE
+from megatron_nanguard.incident.files import MergedFile, sentence
 from megatron_nanguard.incident.outcome import Outcome
-from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.postmortem.directory import RunDirectory, trace_name
+from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.incident import Cause, Incident, Origin
+from megatron_nanguard.records.json_form import from_json
 from megatron_nanguard.records.postmortem import Kind, RankSets
-from tests.unit.factories import incident
+from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
+from tests.unit.factories import ABORT, REPLICA_0, REPLICA_1, SETS, SIZES, demo_postmortem, incident, place
 
 OUTCOME = Outcome(Kind.GRADIENT_BEFORE_REDUCTION, RankSets((0,), (), ()), (), (), ())
 ORIGIN = Origin(0, "tp0pp0dp0", 2, "forward", "decoder.layers.1.mlp", "log", "0", "nan", "gelu.py:7 in act", ())
@@ -31,3 +40,89 @@ def test_it_says_who_where_and_why(cause: Cause, words: str) -> None:
 
 def test_without_a_merged_incident_it_says_who() -> None:
     assert sentence(3, OUTCOME, None) == WHERE.partition(" It began")[0]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Signals of all ranks."""
+    run = RunDirectory(tmp_path, "run-1", lambda line: pytest.fail(line))
+    for rank in range(8):
+        run.write_postmortem("incidents/step_00000003", replace(demo_postmortem(rank), phase="signal", ranks=None))
+    return run
+
+
+def written(run: RunDirectory) -> Incident:
+    return from_json(Incident, (run.path / "incidents/step_00000003/incident.json").read_bytes())
+
+
+def merged_file(run: RunDirectory, saves_calls: bool = True) -> MergedFile:
+    outcome = Outcome(Kind.GRADIENT_BEFORE_REDUCTION, SETS, (REPLICA_0,), (REPLICA_1,), (), ())
+    return MergedFile(run, "incidents/step_00000003", outcome, saves_calls=saves_calls)
+
+
+def test_after_the_exchange_the_sets_are_on_disk_and_nothing_is_judged(run: RunDirectory) -> None:
+    merged_file(run).after_exchange()
+
+    told = written(run)
+    assert (told.ranks, told.groups, told.infected_groups) == (SETS, (REPLICA_0,), (REPLICA_1,))
+    assert (told.policy.action, told.origin, told.causes, told.missing_ranks) == ("unknown", (), (), ())
+
+
+def test_after_the_replay_the_origin_is_on_disk_and_nothing_is_judged(run: RunDirectory) -> None:
+    merged = merged_file(run)
+    merged.after_exchange()
+    for rank in range(8):
+        found = (traced_origin(),) if rank == 5 else ()
+        traced = trace(rank, origins=found, sinks=(sink(to_origin()),) if found else ())
+        run.write(f"incidents/step_00000003/{trace_name(place(rank), SIZES)}", traced)
+
+    merged.after_replay(ReplaySummary(True, "", True))
+
+    told = written(run)
+    assert [(origin.rank, origin.operator) for origin in told.origin] == [(5, "log")]
+    assert (told.replay, told.causes) == (ReplaySummary(True, "", True), ())
+
+    concluded, path = merged.complete(ABORT)
+    assert path is not None
+    assert written(run) == concluded
+    assert concluded is not None
+    assert [origin.rank for origin in concluded.origin] == [5]
+    assert concluded.causes and concluded.policy == ABORT
+
+
+@pytest.mark.parametrize(
+    ("summary", "saves_calls", "has_bundle"),
+    [
+        (ReplaySummary(True, passes=(ReplayPass("plain", "no"),)), True, True),
+        (ReplaySummary(True, passes=(ReplayPass("plain", "no"),)), False, False),
+        (ReplaySummary(False, "switched off"), True, False),
+    ],
+)
+def test_a_bundle_says_why_no_call_stands_accused(
+    run: RunDirectory, summary: ReplaySummary, saves_calls: bool, has_bundle: bool
+) -> None:
+    for rank in range(8):
+        complete = replace(demo_postmortem(rank), replay=summary)
+        run.write_postmortem("incidents/step_00000003", complete)
+    merged = merged_file(run, saves_calls)
+    merged.after_exchange()
+
+    concluded, _ = merged.complete(ABORT)
+
+    bundle = run.path / "incidents/step_00000003/bundle"
+    assert bundle.exists() is has_bundle
+    if has_bundle:
+        assert sorted(path.name for path in bundle.iterdir()) == ["call.json", "repro.py"]
+        call = from_json(SavedCall, (bundle / "call.json").read_bytes())
+        assert concluded is not None
+        assert (call.operator, call.why_not, call.cause) == ("", CAME_BACK_NOWHERE, concluded.causes[0].cause)
+
+
+def test_where_nothing_can_be_written_nothing_is_merged(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    merged = merged_file(RunDirectory(tmp_path / "file", "run-1", lambda line: None))
+
+    merged.after_exchange()
+    merged.after_replay(ReplaySummary(True, "", True))
+
+    assert merged.complete(ABORT) == (None, None)

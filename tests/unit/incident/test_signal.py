@@ -15,7 +15,6 @@ import torch
 from megatron_nanguard.incident import Alarm, Subject
 from megatron_nanguard.incident.evidence import NOTHING, collect
 from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
-from megatron_nanguard.megatron_api.optimizers import scalers
 from megatron_nanguard.records.json_form import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
 from megatron_nanguard.sentinel import Flag
@@ -98,14 +97,17 @@ def test_the_loss_scale_stands_in_it(watch: Watch) -> None:
 
 
 def test_the_loss_scaler_before_the_step_stands_in_it(watch: Watch) -> None:
-    watched = watch(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam", loss_scale_window=1)
-    subject = watched.run()
-    subject.tally.judge(False, False, False)
-    (scaler,) = scalers(subject.optimizer)
-    scaler.update(False)
-    subject.tally.judge(True, False, False)
-    assert written_by(subject).scaler == ScalerState(in_search=False, just_raised=True, skips_in_a_row=0)
-    subject.tally.judge(True, False, False)
+    subject = watch(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam").run()
+    subject.tally.judge(True, False, False, True)
+    assert written_by(subject, Flag.RAISED_SCALE).scaler == ScalerState(
+        in_search=True, just_raised=False, skips_in_a_row=0
+    )
+    subject.tally.judge(False, False, False, False)
+    subject.tally.judge(True, False, False, True)
+    assert written_by(subject, Flag.RAISED_SCALE).scaler == ScalerState(
+        in_search=False, just_raised=True, skips_in_a_row=0
+    )
+    subject.tally.judge(True, False, False, False)
     assert written_by(subject).scaler == ScalerState(in_search=False, just_raised=False, skips_in_a_row=1)
 
 
@@ -113,5 +115,5 @@ def test_without_a_dynamic_scale_there_is_no_scaler(watch: Watch) -> None:
     assert written_by(watch().run()).scaler is None
 
 
-def written_by(subject: Subject) -> Postmortem:
-    return write_down(subject, alarm(subject.optimizer), NOTHING, "run-1", "abort", None)
+def written_by(subject: Subject, *flags: Flag) -> Postmortem:
+    return write_down(subject, alarm(subject.optimizer, *flags), NOTHING, "run-1", "abort", None)

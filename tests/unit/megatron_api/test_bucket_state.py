@@ -58,6 +58,21 @@ def test_sets_of_ready_parameters_are_kept_by_content() -> None:
         assert (group.params_with_grad, group.communication_handle, group.other) == ({chunk.a}, None, 2)
 
 
+def test_weights_are_gathered_once_and_the_functions_that_gather_come_back() -> None:
+    chunk = Chunk()
+    under_way, plain = SimpleNamespace(param_gather_dispatched=False, param_gather_handle=object()), SimpleNamespace()
+    chunk.bucket_groups, chunk.expert_parallel_bucket_groups = [under_way], [plain]
+    chunk.config.param_sync_func = gather = [print]
+    put_back = bucket_state.keep([chunk])
+    with bucket_state.weights_stay([chunk]):
+        assert (under_way.param_gather_dispatched, under_way.param_gather_handle) == (True, None)
+        assert chunk.config.param_sync_func is None
+    assert chunk.config.param_sync_func is gather
+    assert vars(plain) == {}
+    put_back()
+    assert (under_way.param_gather_dispatched, under_way.param_gather_handle is None) == (False, False)
+
+
 def test_gradients_beside_the_buffer_count_too() -> None:
     chunk = Chunk()
     chunk.buffer.extra_main_grads = [torch.ones(2)]

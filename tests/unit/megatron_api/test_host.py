@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.metadata
 import platform
 import sys
@@ -133,9 +134,14 @@ def test_only_known_trainers_tolerate_skips(megatron: Any, monkeypatch: pytest.M
     assert host.trainer_tolerates_skips()
 
 
-def test_arguments_that_are_set_are_named(arguments: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments.overlap_grad_reduce, arguments.recompute_granularity, arguments.align = True, "full", False
-    names = ("overlap_grad_reduce", "recompute_granularity", "align", "unknown")
-    assert host.switched_on(names) == {"overlap_grad_reduce", "recompute_granularity"}
+def test_arguments_are_told_as_text(arguments: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments.overlap_grad_reduce, arguments.recompute_granularity = True, None
+    arguments.attention_backend = enum.Enum("Backend", "unfused auto").auto  # type: ignore[attr-defined]
+    names = ("overlap_grad_reduce", "recompute_granularity", "attention_backend", "unknown")
+    assert host.option_values(names) == {
+        "overlap_grad_reduce": "True",
+        "recompute_granularity": "None",
+        "attention_backend": "auto",
+    }
     monkeypatch.setattr(host, "arguments", lambda: None)
-    assert host.switched_on(names) == frozenset()
+    assert host.option_values(names) == {}

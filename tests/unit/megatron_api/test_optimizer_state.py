@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from megatron_nanguard.megatron_api.optimizer_state import kept_by
-from tests.unit.one_rank import ONES, trainer
+from megatron_nanguard.megatron_api.optimizer_state import kept_by, put_back
+from tests.unit.one_rank import ONES, Trainer, trainer
+
+
+def adam(distributed: bool, options: dict[str, Any]) -> Trainer:
+    sharded = {"use_distributed_optimizer": distributed}
+    return trainer(ddp=sharded, optimizer="adam", **sharded, **options)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +23,7 @@ from tests.unit.one_rank import ONES, trainer
 def test_every_parameter_is_found_with_its_moments(
     megatron: Any, options: dict[str, Any], distributed: bool, is_copy: bool
 ) -> None:
-    made = trainer(ddp={"use_distributed_optimizer": distributed}, optimizer="adam", **options)
+    made = adam(distributed, options)
     made.forward_backward((ONES,))
     made.step()
     kept = {id(one.param): one for one in kept_by(made.optimizer)}
@@ -36,3 +42,34 @@ def test_places_are_numbered(megatron: Any) -> None:
 
 def test_nothing_is_known_without_an_optimizer() -> None:
     assert kept_by(None) == []
+
+
+def named(optimizer: Any) -> dict[str, torch.Tensor]:
+    """What is kept, copied, as it is put back."""
+    return {
+        f"{one.place}/{name}": value.detach().clone()
+        for one in kept_by(optimizer)
+        for name, value in {"main": one.main, **one.state}.items()
+    }
+
+
+@pytest.mark.parametrize(("options", "distributed"), [({}, False), ({"bf16": True}, False), ({"bf16": True}, True)])
+def test_values_are_put_back_where_state_is_and_where_the_first_step_would_make_it(
+    megatron: Any, options: dict[str, Any], distributed: bool
+) -> None:
+    made, fresh = (adam(distributed, options) for _ in range(2))
+    made.forward_backward((ONES,))
+    made.step()
+    kept = named(made.optimizer)
+    made.forward_backward((ONES,))
+    made.step()
+
+    for one in (made, fresh):
+        put_back(one.optimizer, kept)
+        found = named(one.optimizer)
+        assert found.keys() == kept.keys()
+        assert all(torch.equal(found[name], kept[name]) for name in kept)
+
+
+def test_without_an_optimizer_nothing_is_put_back() -> None:
+    put_back(None, {"optimizer 0, group 0, parameter 0/main": torch.ones(1)})

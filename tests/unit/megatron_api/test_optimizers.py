@@ -95,12 +95,19 @@ def test_an_optimizer_of_nobody_we_know_clips_nothing() -> None:
     assert optimizers.clip_threshold(None) == 0.0
 
 
-def test_the_growth_begins_anew_when_the_scale_goes_up_or_an_overflow_was_met(megatron: Any) -> None:
-    made = fp16(loss_scale_window=2)
+def test_what_a_dynamic_scale_counts(megatron: Any) -> None:
+    made = fp16(loss_scale_window=2, hysteresis=2)
     (scaler,) = optimizers.scalers(made.optimizer)
     seen = []
-    for overflow in (False, False, False, True):
+    for overflow in (True, False, False, True):
         scaler.update(overflow)
-        seen.append(optimizers.growth_begins_anew(made.optimizer))
-    assert seen == [False, True, False, True]
-    assert not optimizers.growth_begins_anew(fp16(loss_scale=4.0).optimizer)
+        (counted,) = optimizers.scaler_trackers(made.optimizer)
+        seen.append((counted.growth, counted.hysteresis_left, counted.hysteresis))
+    assert seen == [(0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 2)]
+    assert optimizers.scale_window(made.optimizer) == 2
+
+
+def test_a_fixed_scale_counts_nothing(megatron: Any) -> None:
+    made = fp16(loss_scale=4.0)
+    assert optimizers.scaler_trackers(made.optimizer) == []
+    assert optimizers.scale_window(made.optimizer) == 0

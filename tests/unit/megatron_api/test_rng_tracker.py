@@ -37,12 +37,12 @@ def test_kept_states_come_back_as_often_as_wanted(megatron: Any) -> None:
     from megatron.core.tensor_parallel import random
 
     random.model_parallel_cuda_manual_seed(3)
-    put_back = rng_tracker.keep()
+    kept, name = rng_tracker.states(), rng_tracker.current()
     drawn = []
     for _ in range(3):
         with random.get_cuda_rng_tracker().fork():
             drawn.append(torch.empty(1, device="cuda").uniform_().item())
-        put_back()
+        rng_tracker.put_back(kept, name)
     assert drawn[0] == drawn[1] == drawn[2]
 
 
@@ -53,10 +53,10 @@ def test_a_graph_safe_state_stays_the_same_generator(megatron: Any, monkeypatch:
     tracker = random.CudaRNGStatesTracker()
     tracker.set_states({"model-parallel-rng": generator})
     monkeypatch.setattr(random, "_CUDA_RNG_STATE_TRACKER", tracker)
-    put_back = rng_tracker.keep()
+    kept, name = rng_tracker.states(), rng_tracker.current()
     first = torch.rand(1, generator=generator).item()
     tracker._current_state_name = "elsewhere"
-    put_back()
+    rng_tracker.put_back(kept, name)
     assert tracker.get_states()["model-parallel-rng"] is generator
     assert torch.rand(1, generator=generator).item() == first
     assert tracker._current_state_name == "default-rng"
@@ -66,4 +66,6 @@ def test_there_is_nothing_to_keep_without_a_tracker(megatron: Any, monkeypatch: 
     from megatron.core.tensor_parallel import random
 
     monkeypatch.setattr(random, "_CUDA_RNG_STATE_TRACKER", None)
-    rng_tracker.keep()()
+    assert rng_tracker.current() is None
+    rng_tracker.put_back({"model-parallel-rng": torch.get_rng_state()}, "default-rng")
+    assert rng_tracker.states() == {}

@@ -9,7 +9,9 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.bundles import find_bundle, redact, state_cause
 from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.capture import CapturedBatch, CapturedItem, CapturedIterator, CaptureFile, Leaf
 from megatron_nanguard.records.json_form import from_json, to_json
+from tests.unit.factories import SIZES, place
 
 STEP = "runs/run/incidents/step_00000003"
 
@@ -93,3 +95,42 @@ def test_redacting_leaves_checkpoints_and_what_links_point_to_alone(tmp_path: Pa
 def test_a_path_that_is_no_directory_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(PostmortemError, match=r"is no directory; give the directory of --nanguard-dir"):
         list(redact(tmp_path / "nothing"))
+
+
+def write_capture(directory: Path) -> Path:
+    """What a rank saved of a step, with sample text in it."""
+    item = CapturedItem((Leaf((), "dict"), Leaf(('"id"',), "str", "a sample"), Leaf(('"n"',), "int", "7")))
+    record = CaptureFile(
+        step=3,
+        coordinates=place(5),
+        sizes=SIZES,
+        level="step",
+        num_microbatches=1,
+        batch=CapturedBatch((CapturedIterator((item,)),), (0,)),
+    )
+    directory.mkdir(parents=True)
+    (directory / "rank00005.json").write_bytes(to_json(record))
+    (directory / "rank00005.safetensors").write_bytes(b"numbers")
+    return directory / "rank00005.json"
+
+
+def test_redacting_strips_tensors_and_sample_text_of_a_captured_step(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / STEP / "capture")
+
+    changed = [str(each.relative_to(tmp_path / STEP)) for each in redact(tmp_path)]
+
+    assert changed == ["capture/rank00005.json", "capture/rank00005.safetensors"]
+    assert [each.name for each in path.parent.iterdir()] == ["rank00005.json"]
+    record = from_json(CaptureFile, path.read_bytes())
+    assert record.is_redacted
+    assert [leaf.text for leaf in record.batch.iterators[0].items[0].leaves] == ["", "", "7"]
+    assert list(redact(tmp_path)) == [path]
+
+
+def test_redacting_leaves_tensors_alone_that_no_capture_tells_of(tmp_path: Path) -> None:
+    alone = tmp_path / "capture" / "rank00005.safetensors"
+    alone.parent.mkdir()
+    alone.write_bytes(b"mine")
+    (tmp_path / "capture" / "model.json").write_text("{}")
+    assert list(redact(tmp_path)) == []
+    assert alone.read_bytes() == b"mine"

@@ -45,6 +45,31 @@ def test_nothing_is_created_before_the_first_write(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_turned_out_to_be_no_incident_leaves_nothing_once_every_rank_took_it_back(tmp_path: Path) -> None:
+    directories = [run_directory(tmp_path)[0] for _ in range(2)]
+    names = [postmortem_name(postmortem(rank)) for rank in range(2)]
+    for rank, directory in enumerate(directories):
+        directory.write_postmortem(directory.incident_path(3), postmortem(rank))
+
+    directories[0].withdraw("incidents/step_00000003", 3, names[0])
+
+    assert os.listdir(tmp_path / "runs/run1/incidents/step_00000003") == [names[1]]
+    directories[1].withdraw("incidents/step_00000003", 3, names[1])
+    assert os.listdir(tmp_path / "runs/run1") == []
+    assert [directory.incident_path(3) for directory in directories] == 2 * ["incidents/step_00000003"]
+
+
+def test_what_is_taken_back_leaves_other_incidents_alone(tmp_path: Path) -> None:
+    directory, log = run_directory(tmp_path)
+    kept = directory.write_postmortem(directory.incident_path(2), postmortem(0))
+    directory.incident_path(3)
+
+    directory.withdraw("incidents/step_00000003", 3, "rank00000_tp0pp0dp0.json")
+
+    assert kept is not None and kept.exists()
+    assert log == []
+
+
 def test_a_second_incident_of_a_step_gets_a_number(tmp_path: Path) -> None:
     directory, _ = run_directory(tmp_path)
 

@@ -10,8 +10,9 @@ import pytest
 
 from megatron_nanguard.postmortem.limits import BAD_BYTES, CLEAN_BYTES, INFECTED_BYTES, fit
 from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, RankSets, ReducedState
-from tests.unit.factories import NO_FLAGS, REPLICA_0, bad_parameter, demo_postmortem, postmortem
+from tests.unit.factories import FINITE_LOCAL, NO_FLAGS, REPLICA_0, bad_parameter, demo_postmortem, postmortem
 
 MANY_RANKS = RankSets((0, 1, 4, 5), (2, 3, 6, 7), tuple(range(8, 16384)))
 
@@ -89,3 +90,38 @@ def test_an_infected_rank_of_a_large_world_writes_at_most_32_kib() -> None:
 @pytest.mark.parametrize("rank", range(8))
 def test_the_files_of_the_demo_are_left_alone(rank: int) -> None:
     assert fit(demo_postmortem(rank)) == demo_postmortem(rank)
+
+
+def layers(number: int) -> dict[str, float | None]:
+    return {f"decoder.layers.{layer}": 0.123456 for layer in range(number)}
+
+
+def test_a_clean_rank_with_forty_layers_writes_at_most_4_kib() -> None:
+    microbatches = tuple(Microbatch(index, 10.0, 4096) for index in range(16))
+    local = replace(FINITE_LOCAL, norm_by_layer=layers(40))
+
+    cut = fit(postmortem(7, ranks=MANY_RANKS, microbatches=microbatches, local=local))
+
+    assert len(to_json(cut)) <= CLEAN_BYTES
+    assert list(cut.local.norm_by_layer) == [f"decoder.layers.{layer}" for layer in range(0, 40, 2)]
+
+
+def test_a_layer_with_a_bad_norm_is_never_cut() -> None:
+    norms = {**layers(3000), "decoder.layers.1": math.nan}
+    local = replace(bad_rank(5000).local, norm_by_layer=norms)
+
+    kept = fit(replace(bad_rank(5000), local=local)).local.norm_by_layer
+
+    assert list(kept)[:3] == ["decoder.layers.0", "decoder.layers.1", "decoder.layers.3"]
+    assert len(kept) == 1001
+
+
+def test_how_texts_were_put_together_is_left_out_first() -> None:
+    told = (phrase("rank {rank}: {note}", rank=5, note="x"),)
+
+    assert fit(bad_rank(1, notes=told)).phrases == {
+        "rank 5: x": Phrasing("rank {rank}: {note}", {"rank": "5", "note": "x"})
+    }
+    assert fit(postmortem(0, notes=told)).phrases == {}
+    long = fit(bad_rank(1, notes=(phrase("rank {rank}: {note}", rank=5, note="x" * BAD_BYTES),)))
+    assert long.phrases == {}

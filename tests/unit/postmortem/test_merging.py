@@ -11,6 +11,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.merging import Exchanged, merge
 from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.incident import DeviceCount, Incident, Infected, MicrobatchLosses
+from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 from tests.unit.factories import ABORT, NO_FLAGS, REPLICA_0, REPLICA_1, SETS, demo_postmortem, postmortem
 
@@ -29,7 +30,8 @@ def test_the_demo_is_told_whole() -> None:
     assert incident.kind is Kind.GRADIENT_BEFORE_REDUCTION
     assert incident.summary == (
         "Step 3: gradients of ranks 0, 1, 4, 5, that is data-parallel replica 0: all TP, all PP, were not finite "
-        "before the data-parallel reduction. Ranks 2, 3, 6, 7 went bad through communication alone."
+        "before the data-parallel reduction. Ranks 2, 3, 6, 7 became bad only in the data-parallel "
+        "reduction."
     )
     assert incident.ranks == SETS
     assert incident.groups == (REPLICA_0,)
@@ -139,3 +141,14 @@ def test_flags_of_a_loss_count_as_bad_before_when_there_was_no_exchange() -> Non
     incident = merged([postmortem(4, ranks=None, flags=replace(NO_FLAGS, loss=True))])
 
     assert incident.ranks.bad_before == (4,)
+
+
+def test_how_the_texts_were_put_together_is_kept_of_ranks_and_of_the_merge() -> None:
+    why = phrase("the data iterator is a {kind}, which is no iterator", kind="dict")
+    phrases = {str(why): Phrasing(why.template, {"kind": "dict"})}
+    ranks = [replace(demo_postmortem(rank), phrases=phrases if rank == 5 else {}) for rank in range(8)]
+
+    incident = merged(ranks)
+
+    assert incident.phrases[str(why)] == phrases[str(why)]
+    assert incident.phrases[incident.summary].template == "Step {step}: {what}"

@@ -1,15 +1,18 @@
-"""An incident is found under any path a person would give."""
+"""An incident is read as it was merged, and else from whatever its ranks left."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.directory import RunDirectory
-from megatron_nanguard.postmortem.reading import earlier_incidents, load_incident, merge_directory
-from tests.unit.factories import ABORT, SETS, demo_postmortem, incident
+from megatron_nanguard.postmortem.reading import load_incident, merge_directory, read_traces
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.json_form import to_json
+from tests.unit.factories import ABORT, SETS, demo_postmortem, incident, postmortem
 
 
 def no_log(line: str) -> None:
@@ -28,39 +31,6 @@ def write_ranks(root: Path, run: str) -> Path:
     written = [directory.write_postmortem("incidents/step_00000003", demo_postmortem(rank)) for rank in range(8)]
     assert written[0] is not None
     return written[0].parent
-
-
-def test_the_newest_incident_of_the_newest_run_is_found_from_the_root(tmp_path: Path) -> None:
-    write_incident(tmp_path, "20260101-120000-ab12", step=90)
-    write_incident(tmp_path, "20260102-120000-cd34", step=9)
-    newest = write_incident(tmp_path, "20260102-120000-cd34", step=10)
-
-    found = load_incident(tmp_path)
-
-    assert (found.incident.run_id, found.incident.step) == ("20260102-120000-cd34", 10)
-    assert found.directory == newest.parent
-
-
-def test_a_run_without_incident_does_not_hide_an_older_one(tmp_path: Path) -> None:
-    write_incident(tmp_path, "20260101-120000-ab12", step=3)
-    (tmp_path / "runs/20260102-120000-cd34/status").mkdir(parents=True)
-
-    assert load_incident(tmp_path).incident.run_id == "20260101-120000-ab12"
-
-
-def test_the_run_the_incident_and_the_file_lead_to_the_same(tmp_path: Path) -> None:
-    merged = write_incident(tmp_path, "run", step=3)
-
-    for path in (tmp_path / "runs/run", merged.parent, merged):
-        assert load_incident(path).directory == merged.parent
-
-
-def test_the_second_incident_of_a_step_is_newer(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path, "run", no_log)
-    for _ in range(2):
-        directory.write(f"{directory.incident_path(3)}/incident.json", incident())
-
-    assert load_incident(tmp_path).directory.name == "step_00000003.1"
 
 
 def test_files_of_ranks_are_merged_when_nobody_did(tmp_path: Path) -> None:
@@ -108,42 +78,57 @@ def test_a_damaged_incident_names_its_file(tmp_path: Path) -> None:
     assert str(caught.value) == f"{merged}: key run_id is 5, expected a string"
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        ((), "DIR does not exist; give the directory of --nanguard-dir, a run or an incident"),
-        (("x/",), "DIR is no directory of --nanguard-dir: it has neither runs/ nor incidents/"),
-        (("runs/a/", "runs/b/"), "DIR holds 2 runs and no incident"),
-        (("incidents/",), "DIR holds no incident"),
-    ],
-)
-def test_a_path_that_leads_nowhere_says_what_it_is(tmp_path: Path, make: tuple[str, ...], message: str) -> None:
-    directory = tmp_path / "DIR"
-    for name in make:
-        (directory / name).mkdir(parents=True)
+def test_a_damaged_incident_gives_way_to_the_files_of_its_ranks(tmp_path: Path) -> None:
+    directory = write_ranks(tmp_path, "run")
+    (directory / "incident.json").write_text("{")
 
-    with pytest.raises(PostmortemError) as caught:
-        load_incident(directory)
+    found = load_incident(tmp_path)
 
-    assert str(caught.value).replace(f"{tmp_path}/", "") == message
+    assert not found.is_judged
+    assert found.incident.ranks == SETS
+    assert found.incident.notes[0].startswith(f"{directory}/incident.json: not JSON")
 
 
-def test_the_file_of_one_rank_points_to_its_directory(tmp_path: Path) -> None:
-    file = write_ranks(tmp_path, "run") / "rank00000_tp0pp0dp0.json"
+def test_an_incident_without_verdict_is_merged_again_and_keeps_what_was_done(tmp_path: Path) -> None:
+    directory = write_ranks(tmp_path, "run")
+    early = replace(merge_directory(directory, policy=ABORT), missing_ranks=(7,), parameters=())
+    (directory / "incident.json").write_bytes(to_json(early))
 
-    with pytest.raises(PostmortemError, match=r"is not an incident\.json; give its directory$"):
-        load_incident(file)
+    found = load_incident(tmp_path)
 
-
-def test_earlier_incidents_of_the_run_are_read_in_order(tmp_path: Path) -> None:
-    paths = [write_incident(tmp_path, "run", step) for step in (3, 20, 100, 200)]
-    paths[0].write_text("{")
-
-    assert [one.step for one in earlier_incidents(paths[2].parent)] == [20]
-    assert [one.step for one in earlier_incidents(paths[3].parent)] == [20, 100]
+    assert not found.is_judged
+    assert (found.incident.policy, found.incident.missing_ranks) == (ABORT, ())
+    assert found.incident.parameters
 
 
-def test_only_the_last_earlier_incidents_are_read(tmp_path: Path) -> None:
-    paths = [write_incident(tmp_path, "run", step) for step in range(1, 20)]
+def test_a_verdict_stands(tmp_path: Path) -> None:
+    directory = write_ranks(tmp_path, "run")
+    cause = Cause("numerics", 0.5, ("a",), (), (), "")
+    (directory / "incident.json").write_bytes(to_json(incident(causes=(cause,))))
 
-    assert [one.step for one in earlier_incidents(paths[-1].parent)] == list(range(3, 19))
+    found = load_incident(tmp_path)
+
+    assert (found.is_judged, found.incident) == (True, incident(causes=(cause,)))
+
+
+def test_ranks_that_wrote_nothing_are_missing_though_none_came_to_the_exchange(tmp_path: Path) -> None:
+    for rank in (1, 4):
+        RunDirectory(tmp_path, "run", no_log).write_postmortem("incidents/step_00000003", postmortem(rank, ranks=None))
+
+    assert load_incident(tmp_path).incident.missing_ranks == (0, 2, 3, 5, 6, 7)
+
+
+def test_an_incident_of_another_step_than_asked_is_told(tmp_path: Path) -> None:
+    merged = write_incident(tmp_path, "run", step=3)
+
+    with pytest.raises(PostmortemError, match=r" is the incident of step 3, not of step 4$"):
+        load_incident(merged, step=4)
+
+
+def test_a_trace_that_cannot_be_read_is_a_broken_one_of_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "trace00005_tp1pp1dp0.json").write_text('{"rank": "x"}')
+
+    (broken,) = read_traces(tmp_path)
+
+    assert (broken.rank, broken.coords) == (5, "tp1pp1dp0")
+    assert broken.broken == "trace00005_tp1pp1dp0.json: key rank is 'x', expected an integer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.postmortem.summary import name_ranks, summarize
+from megatron_nanguard.postmortem.summary import summarize
 from megatron_nanguard.records.coordinates import RankGroup
 from megatron_nanguard.records.postmortem import Kind, RankSets
 
@@ -52,11 +52,3 @@ def test_without_groups_there_are_no_brackets() -> None:
     assert summarize(7, Kind.LOSS, RankSets((3,), (), ()), []) == (
         "Step 7: the loss on rank 3 was not finite, while every gradient was."
     )
-
-
-def test_a_long_set_is_spelled_out_at_its_beginning() -> None:
-    assert name_ranks(range(17)) == "17 ranks (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ...)"
-
-
-def test_the_empty_set_has_a_name() -> None:
-    assert name_ranks(()) == "no rank"

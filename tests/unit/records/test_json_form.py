@@ -74,9 +74,28 @@ def test_a_postmortem_and_an_incident_come_back_equal() -> None:
 def test_shared_keys_are_spelled_as_agreed() -> None:
     merged = orjson.loads(to_json(incident(infected=(Infected(2, "x", "dp", (0,)),))))
 
-    assert merged["infected"][0] == {"rank": 2, "by": "x", "group": "dp", "from": [0], "first_used": None}
+    assert merged["infected"][0] == {
+        "rank": 2,
+        "by": "x",
+        "group": "dp",
+        "from": [0],
+        "first_used": None,
+        "call": "",
+        "gradients": [],
+    }
     assert set(merged["ranks"]) == {"bad_before", "bad_after_only", "clean"}
-    assert set(merged["replay"]) == {"done", "why_not", "exact", "stages", "passes", "previous_batch", "lower_scale"}
+    assert set(merged["replay"]) == {
+        "done",
+        "why_not",
+        "exact",
+        "stages",
+        "passes",
+        "previous_batch",
+        "lower_scale",
+        "obstacle",
+        "finite_exact",
+        "only_losses",
+    }
 
 
 def test_a_missing_key_with_a_default_takes_it() -> None:
@@ -90,6 +109,10 @@ def test_a_missing_key_with_a_default_takes_it() -> None:
     ("changes", "message"),
     [
         ({"number": "x"}, """key number is 'x', expected a number or {"$float": "nan"|"inf"|"-inf"}"""),
+        (
+            {"number": {"$float": ["nan"]}},
+            """key number is {'$float': ['nan']}, expected a number or {"$float": "nan"|"inf"|"-inf"}""",
+        ),
         ({"number": True}, """key number is True, expected a number or {"$float": "nan"|"inf"|"-inf"}"""),
         ({"from": True}, "key from is True, expected an integer"),
         ({"pairs": [[0, 1], [2]]}, "key pairs[1] is [2], expected a list of 2 values"),
@@ -102,6 +125,7 @@ def test_a_missing_key_with_a_default_takes_it() -> None:
             "norm_overflow, dead_step",
         ),
         ({"extra": 1}, "key extra is 1, expected no such key in Sample"),
+        ({"by_name": {"\x1b[2J": 0}}, r"key by_name.\x1b[2J is 0, expected a list"),
     ],
 )
 def test_a_wrong_value_is_named_with_path_and_expectation(changes: dict[str, object], message: str) -> None:
@@ -148,3 +172,14 @@ def test_a_record_inside_a_list_is_checked_too() -> None:
 
     with pytest.raises(PostmortemError, match=r"key bad_before\[1\] is 'one', expected an integer"):
         from_json(RankSets, tree)
+
+
+def test_a_value_of_any_depth_is_told_in_a_few_words() -> None:
+    deep: object = 0
+    for _ in range(900):
+        deep = [deep]
+
+    with pytest.raises(PostmortemError) as caught:
+        from_json(Sample, sample(number=deep))
+
+    assert len(str(caught.value)) < 150

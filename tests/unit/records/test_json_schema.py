@@ -13,14 +13,25 @@ from megatron_nanguard.postmortem.merging import merge
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.arbitration import PeerAnswer
 from megatron_nanguard.records.bundle import Argument, RowCut, SavedCall, SavedOutput, SavedTensor, Value
+from megatron_nanguard.records.capture import (
+    CapturedBatch,
+    CapturedCall,
+    CapturedItem,
+    CapturedIterator,
+    CapturedRandom,
+    CaptureFile,
+    Leaf,
+)
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome, DrillPlan
+from megatron_nanguard.records.fields import fields_of
 from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
 from megatron_nanguard.records.incident import Cause, Origin
-from megatron_nanguard.records.json_form import fields_of, to_json
+from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.json_schema import documented_fields, schema_of
 from megatron_nanguard.records.parameters import ParameterEntry, ParameterMapFile
 from megatron_nanguard.records.postmortem import Kind, Microbatch
+from megatron_nanguard.records.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
 from megatron_nanguard.records.status import Status
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin, TracedPlace
 from megatron_nanguard.records.write_schema import FILES, SCHEMA_DIRECTORY, schema_text
@@ -59,9 +70,46 @@ CALL = SavedCall(
     outputs=(SavedOutput("0", (2, 3), "float32", 6, 0, 0, (0, 0)),),
     rows=RowCut((0, 7), 8),
 )
+CAPTURE = CaptureFile(
+    step=3,
+    coordinates=place(5),
+    sizes=SIZES,
+    level="full",
+    num_microbatches=4,
+    batch=CapturedBatch(
+        (CapturedIterator((CapturedItem((Leaf((), "tensor", "batch/0/0", (2, 32), "int64", "cpu"),)),)),),
+        (0, None),
+        True,
+    ),
+    calls=(CapturedCall("aten.log.default", "decoder.layers.3.mlp", "forward", ("call/0/self",)),),
+    digests={"batch/0/0": "0123456789abcdef"},
+    random=CapturedRandom(3, None, ("MT19937", 624, 0, 0.0), ("model-parallel-rng",), "default-rng"),
+    numbers={"scaler 0, scale": 65536.0},
+    gradients={"w": "0123456789abcdef"},
+    norms={"w": math.nan},
+    left_out=("buffer/x: a DTensor",),
+)
+SCREENING = Screening(
+    started="2026-01-01T12:00:00+00:00",
+    seconds=4.5,
+    sizes=SIZES,
+    outliers=(Outlier("link", (4, 6), "link from rank 4 to rank 6", ("rank 4 to rank 6: late",)),),
+    hints=("slow: rank 0",),
+    notes=(),
+    ranks=(
+        RankScreening(
+            6,
+            "host0",
+            "Test CPU",
+            devices=(DeviceCheck("memory", "right", "", "", 0.25),),
+            transfers=(Transfer(4, 6, "arrived", "late", "", "0123456789abcdef", math.inf),),
+        ),
+    ),
+)
 EXAMPLES: list[tuple[str, Any]] = [
     ("answer.json", PeerAnswer(rank=3, device="cuda:0 A", outcome="finite")),
     ("call.json", CALL),
+    ("capture.json", CAPTURE),
     ("postmortem.json", postmortem(0, ranks=None, groups=())),
     ("postmortem.json", demo_postmortem(5)),
     ("postmortem.json", postmortem(4, microbatches=(Microbatch(0, -math.inf, None),), grad_norm=math.nan)),
@@ -72,6 +120,7 @@ EXAMPLES: list[tuple[str, Any]] = [
     ("drill.json", DrillPlan(spec="nan@step=3")),
     ("drill_outcomes.json", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
     ("trace.json", RankTrace(rank=5, coords="tp1pp1dp0", microbatch=None, origins=(TRACED,))),
+    ("screening.json", SCREENING),
     ("status.json", Status(rank=1, coordinates=None, steps_guarded=3, points_fired={"a": 3}, alarms=0, incidents=0)),
     (
         "fingerprint.json",

@@ -22,7 +22,8 @@ ALONE = ParallelSizes(world=1, tp=1, cp=1, ep=1, dp=1, pp=1, expert_tp=1, expert
 
 def stepped(**options: Any) -> Trainer:
     """A trainer with moments: Adam after one step."""
-    made = trainer(ddp={"use_distributed_optimizer": options.pop("distributed", False)}, optimizer="adam", **options)
+    sharded = {"use_distributed_optimizer": options.pop("distributed", False)}
+    made = trainer(ddp=sharded, optimizer="adam", **sharded, **options)
     made.forward_backward((ONES,))
     made.step()
     return made
@@ -55,6 +56,12 @@ KINDS = [{}, {"bf16": True}, {"bf16": True, "distributed": True}, {"distributed"
 
 
 @pytest.mark.parametrize("options", KINDS)
+def test_the_distributed_optimizer_is_there_where_it_is_asked_for(megatron: Any, options: dict[str, Any]) -> None:
+    (leaf,) = stepped(**options).optimizer.chained_optimizers
+    assert (type(leaf).__name__ == "DistributedOptimizer") is options.get("distributed", False)
+
+
+@pytest.mark.parametrize("options", KINDS)
 def test_a_healthy_state_has_no_finding(megatron: Any, options: dict[str, Any]) -> None:
     batch = (({"mask": torch.tensor([0.0, -INF]), "tokens": torch.tensor([1, 2])},),)
     assert found(stepped(**options), batch) == []
@@ -65,7 +72,8 @@ def test_bad_moments_are_named_by_their_parameter(megatron: Any, options: dict[s
     made = stepped(**options)
     state_of(made, 0)["exp_avg"].view(-1)[1] = INF
     state_of(made, 1)["exp_avg_sq"].view(-1)[0] = -1.0
-    assert found(made) == [
+    # The distributed optimizer keeps them in the order of the buckets, the last one first.
+    assert sorted(found(made), key=lambda finding: finding.name) == [
         AuditFinding("exp_avg", "first.weight", "inf", 5),
         AuditFinding("exp_avg_sq", "second.weight", "negative", 5),
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megatron_nanguard.replay import digests
-from megatron_nanguard.replay.digests import digest
+from megatron_nanguard.replay.digests import digest, named_digests
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
 
@@ -62,6 +62,14 @@ def test_zeros_of_different_sign_and_nans_of_different_payload_differ() -> None:
     assert digest(zeros[:1]).item() != digest(zeros[1:]).item()
     nans = torch.tensor([0x7FC00000, 0x7FC0DEAD], dtype=torch.int32).view(torch.float32)
     assert digest(nans[:1]).item() != digest(nans[1:]).item()
+
+
+def test_named_digests_are_sixteen_digits_of_the_same_number() -> None:
+    tensors = {"a": torch.arange(5.0), "b": torch.arange(5.0), "c": -torch.arange(5.0)}
+    found = named_digests(tensors)
+    assert found["a"] == found["b"] != found["c"]
+    assert {len(text) for text in found.values()} == {16}
+    assert (int(found["a"], 16) - digest(tensors["a"]).item()) % 2**64 == 0
 
 
 def test_a_view_is_digested_by_its_own_elements() -> None:

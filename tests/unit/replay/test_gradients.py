@@ -57,6 +57,7 @@ def test_a_copy_on_the_host_puts_back_too() -> None:
 def test_without_room_nothing_is_kept_and_it_says_so() -> None:
     copy = GradientCopy([Chunk()], CpuDevice(), place="nowhere")
     assert (copy.tensors, copy.put_back(), copy.largest_difference()) == (None, False, None)
+    assert copy.agrees_where_finite() is None
 
 
 def test_main_grads_outside_of_the_buffer_are_kept_too() -> None:
@@ -77,6 +78,27 @@ def test_a_difference_is_told_relative_to_the_largest_gradient() -> None:
     assert copy.largest_difference() == pytest.approx(0.1)
 
 
+def test_what_is_finite_both_times_is_compared_bit_for_bit() -> None:
+    chunk = Chunk()
+    copy = GradientCopy([chunk], CpuDevice())
+    data(chunk)[3] = math.nan
+    assert copy.agrees_where_finite() is True
+    data(chunk)[4] += 0.5
+    assert copy.agrees_where_finite() is False
+
+
+def test_a_copy_is_compared_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 16 elements in pieces of 4: the largest, 15, lies in another piece than what differs.
+    monkeypatch.setattr(gradients, "RUN", 4)
+    chunk = Chunk()
+    copy = GradientCopy([chunk], CpuDevice())
+    assert (copy.largest_difference(), copy.agrees_where_finite()) == (0.0, True)
+    data(chunk)[5] += 1.5
+    assert (copy.largest_difference(), copy.agrees_where_finite()) == (pytest.approx(0.1), False)
+    data(chunk)[5] = math.nan
+    assert (copy.largest_difference(), copy.agrees_where_finite()) == (math.inf, True)
+
+
 @pytest.mark.parametrize(
     ("first", "again", "difference"),
     [(math.nan, math.nan, 0.0), (math.inf, math.inf, 0.0), (math.nan, 3.0, math.inf), (math.inf, -math.inf, math.inf)],
@@ -87,3 +109,13 @@ def test_what_is_not_finite_is_the_same_only_in_kind(first: float, again: float,
     copy = GradientCopy([chunk], CpuDevice())
     data(chunk)[3] = again
     assert copy.largest_difference() == difference
+
+
+def test_whether_anything_is_finite_both_times_is_told() -> None:
+    chunk = Chunk()
+    data(chunk).fill_(math.nan)
+    data(chunk)[3] = 1.0
+    copy = GradientCopy([chunk], CpuDevice())
+    assert copy.has_finite()
+    data(chunk)[3] = math.inf
+    assert not copy.has_finite()

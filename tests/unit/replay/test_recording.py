@@ -93,6 +93,15 @@ def test_data_taken_in_another_way_forbids_a_replay() -> None:
     assert recording.why_not() == "data was also taken through the iterator's 'skip'"
 
 
+def test_what_is_taken_past_the_recorder_does_not_count() -> None:
+    inner = Loader(1.0, 2.0)
+    recording = Recording(inner)
+    taken(inner, 1)
+    assert recording.num_fetched == 0
+    taken(recording.data_iterator, 1)
+    assert recording.num_fetched == 1
+
+
 def test_something_that_is_no_iterator_is_left_alone() -> None:
     source = {"x": 1}
     recording = Recording(source)
@@ -147,3 +156,11 @@ def test_batches_that_changed_after_the_fetch_are_counted_out() -> None:
     with recording.handed_out_again():
         next(recording.data_iterator)["x"].fill_(9.0)
     assert recording.changed_after_fetch() == [2], "the consumer does that to the first one itself"
+
+
+def test_the_places_of_shared_and_missing_iterators_are_known() -> None:
+    shared = Loader(1.0)
+    assert Recording([shared, None, Loader(2.0), shared]).places() == ((0, None, 1, 0), True)
+    assert Recording(Loader(1.0)).places() == ((0,), False)
+    assert Recording(None).places() == ((None,), False)
+    assert Recording({"x": 1}).places() == ((None,), False)

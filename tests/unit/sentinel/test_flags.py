@@ -29,7 +29,7 @@ def norms(*values: float) -> Tensor:
 
 
 def test_the_order_of_the_flags_is_fixed() -> None:
-    names = ("LOCAL", "REDUCED", "LOSS", "OWN_FAULT", "DEAD_STEP", "DYNAMIC_SCALE", "MINIMAL_SCALE")
+    names = ("LOCAL", "REDUCED", "LOSS", "OWN_FAULT", "DEAD_STEP", "DYNAMIC_SCALE", "MINIMAL_SCALE", "RAISED_SCALE")
     assert [(flag.name, int(flag)) for flag in Flag] == [(name, number) for number, name in enumerate(names)]
 
 
@@ -82,10 +82,11 @@ def test_finite_norms_of_the_step_before_are_silent() -> None:
 def test_the_scalers_state_is_told_beside_the_rest() -> None:
     assert raised(dynamic_scale=True, minimal_scale=torch.tensor([False])) == {"dynamic_scale"}
     assert raised(dynamic_scale=True, minimal_scale=torch.tensor([True])) == {"dynamic_scale", "minimal_scale"}
+    assert raised(dynamic_scale=True, raised_scale=True) == {"dynamic_scale", "raised_scale"}
 
 
 def test_a_faulty_rank_says_nothing_but_that() -> None:
-    assert fault_flags(CPU).tolist() == [0, 0, 0, 1, 0, 0, 0]
+    assert fault_flags(CPU).tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
 class ReadCounter(TorchDispatchMode):

@@ -24,5 +24,5 @@ def test_every_axis_is_read_off_the_first_chunk() -> None:
     with fake_world(rank=9, size=48):
         assert read([chunk, Linear(1, 1)]) == (
             Coordinates(rank=9, tp=1, cp=0, ep=1, dp=2, pp=0, expert_tp=0, expert_dp=3),
-            ParallelSizes(world=48, tp=2, cp=2, ep=4, dp=4, pp=3, expert_tp=1, expert_dp=4),
+            ParallelSizes(world=48, tp=2, cp=2, ep=4, dp=4, pp=3, expert_tp=1, expert_dp=4, vpp=2),
         )

@@ -82,7 +82,7 @@ def test_backward_operator_belongs_to_the_module_whose_forward_made_its_node(how
     assert origin.place.source_line is None
     assert origin.place.forward_operator == "sqrt"
     assert origin.place.forward_line is not None
-    assert origin.place.forward_line.startswith("test_attribution.py:")
+    assert origin.place.forward_line.rpartition("/")[2].startswith("test_attribution.py:")
 
 
 class Nested(torch.autograd.Function):
@@ -161,4 +161,4 @@ def test_gradient_of_a_weight_alone_is_named_as_such() -> None:
     traced = Schedule(model).run(batches())
     (origin,) = traced.origins
     assert (origin.operator, origin.outputs[0].name) == ("log", "grad of weight")
-    assert [sink.name for sink in traced.sinks] == ["layers.0.linear.weight"]
+    assert [sink.names for sink in traced.sinks] == [("layers.0.linear.weight",)]

@@ -12,8 +12,9 @@ from torch.nn import Module
 from torch.nn.modules.module import _global_forward_pre_hooks
 
 import megatron_nanguard
-from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.tracing.callable import trace_nan
+from megatron_nanguard.tracing.lines import Line
 
 
 class Slope(torch.autograd.Function):
@@ -70,7 +71,7 @@ def test_a_nan_of_the_backward_is_followed_to_its_operator() -> None:
     assert origin.place.forward_operator == "Slope"
     assert origin.path[0] == "div.Tensor in middle"
     assert origin.path[-1] == "mm in first"
-    assert [(sink.name, sink.pattern) for sink in found.record.sinks] == [("first.weight", "nan")]
+    assert [(sink.names, sink.pattern) for sink in found.record.sinks] == [(("first.weight",), "nan")]
 
 
 def test_the_twin_below_the_threshold_is_silent() -> None:
@@ -83,25 +84,64 @@ def test_the_twin_below_the_threshold_is_silent() -> None:
 def test_origin_path_and_end_are_printed() -> None:
     line = Logarithm.forward.__code__.co_firstlineno + 1
     function = getattr(Logarithm.forward.__code__, "co_qualname", "forward")
+    here = str(Line(Logarithm.forward.__code__, line)).partition(":")[0]
     assert str(trace_nan(Net(Logarithm()), row(-1.0, 1.0))).splitlines() == [
-        f"origin  log in middle, forward, output 0: nan, at test_callable.py:{line} in {function}",
-        "        read self: finite",
+        f"origin  log in middle, forward, output 0: nan, at {here}:{line} in {function}",
+        "        output 0, (1, 2) float32: 1 NaN, 0 Inf, largest finite 0, first at (0, 0)",
+        "        read self: finite, largest 1",
         "path    log in middle > cat in Net > _softmax in Net > sum in Net",
         "bad     result: nan",
     ]
+
+
+def test_the_origin_has_counts_and_positions() -> None:
+    (origin,) = trace_nan(Net(Logarithm()), row(-3.0, 1.0)).origins
+    assert origin.outputs == (TensorFacts("0", (1, 2), "float32", "nan", 1, 0, 0.0, ((0, 0),), "", 0.0, 0.0),)
+    assert [(facts.name, facts.pattern, facts.nan_count, facts.absmax) for facts in origin.inputs] == [
+        ("self", "finite", 0, 3.0)
+    ]
+
+
+def test_of_an_overwritten_input_the_pattern_is_told() -> None:
+    (origin,) = trace_nan(lambda x: x.clone().log_().sum(), row(-3.0, 0.5)).origins
+    assert (origin.kind, origin.operator, origin.outputs[0].nan_count) == (OriginKind.OPERATOR, "log_", 1)
+    assert [(facts.pattern, facts.nan_count) for facts in origin.inputs] == [("finite", None)]
+
+
+def test_a_row_that_is_masked_altogether_is_counted_at_the_softmax() -> None:
+    scores = torch.zeros(3, 2)
+
+    def attend(mask: Tensor) -> Tensor:
+        return (scores * 1.0).masked_fill(mask, -math.inf).softmax(1)
+
+    (origin,) = trace_nan(attend, torch.tensor([[False, True], [True, True], [False, False]])).origins
+    (output,) = origin.outputs
+    assert (origin.operator, output.nan_count, output.layout) == ("_softmax", 2, "row 1")
+    assert [(facts.pattern, facts.inf_count) for facts in origin.inputs] == [("inf", 3)]
+
+
+def test_a_weight_that_was_bad_before_is_counted_too() -> None:
+    model = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight[1, 2] = math.inf
+    (origin,) = trace_nan(model, torch.ones(1, 4)).origins
+    assert origin.operator == "parameter weight"
+    # As the operator reads it: transposed.
+    assert [(facts.inf_count, facts.positions) for facts in origin.outputs] == [(1, ((2, 1),))]
 
 
 def test_the_backward_of_a_function_names_the_line_of_its_forward() -> None:
     model = Net(Activation())
     line = Activation.forward.__code__.co_firstlineno + 1
     text = str(trace_nan(lambda: model(row(1.0, 12.0)).backward()))
-    assert f"        backward of Slope at test_callable.py:{line} in " in text
+    assert "\n        backward of Slope at " in text
+    assert f"test_callable.py:{line} in Activation" in text
 
 
 def test_a_function_without_modules_and_its_leaves_are_traced() -> None:
     x = torch.tensor([0.0, 4.0], requires_grad=True)
     found = trace_nan(lambda: (x.sqrt() * 0.0).sum().backward())
-    assert [(sink.name, sink.pattern) for sink in found.record.sinks] == [("leaf 1 [2]", "nan")]
+    assert [(sink.names, sink.pattern) for sink in found.record.sinks] == [(("leaf 1 [2]",), "nan")]
     (origin,) = found.origins
     assert origin.operator == "div.Tensor"  # 0 / (2 * sqrt(0))
     assert origin.place.module == ""
@@ -127,14 +167,14 @@ def test_a_method_of_a_module_knows_its_names() -> None:
             return loss.detach()
 
     found = trace_nan(Trained(Logarithm()).training_step, row(-1.0, 1.0))
-    assert [sink.name for sink in found.record.sinks] == ["result", "first.weight"]
+    assert [sink.names for sink in found.record.sinks] == [("result", "first.weight")]
     assert [origin.place.module for origin in found.origins] == ["middle"]
     assert math.isnan(found.result)
 
 
 def test_several_results_are_told_apart() -> None:
     found = trace_nan(lambda x: {"good": x, "bad": x.log()}, torch.tensor([-1.0]))
-    assert [sink.name for sink in found.record.sinks if sink.pattern != "finite"] == ["result 1"]
+    assert [sink.names for sink in found.record.sinks if sink.pattern != "finite"] == [("result 1",)]
 
 
 def test_a_second_model_in_the_same_call_has_its_class_in_front() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.trace import TensorFacts
-from megatron_nanguard.tracing.facts import look_closely
+from megatron_nanguard.tracing.facts import look_closely, number_facts
 
 
 def spoiled(shape: tuple[int, ...], spoil: Callable[[Tensor], object]) -> Tensor:
@@ -39,11 +39,24 @@ def test_everything_of_a_mixed_tensor() -> None:
         absmax=7.0,
         positions=((0, 2), (1, 0), (1, 2)),
         layout="",
+        lowest=-7.0,
+        highest=2.0,
     )
 
 
 def test_healthy_tensor() -> None:
-    assert look_closely(torch.ones(2), "x") == TensorFacts("x", (2,), "float32", "finite", 0, 0, 1.0)
+    healthy = TensorFacts("x", (2,), "float32", "finite", 0, 0, 1.0, lowest=1.0, highest=1.0)
+    assert look_closely(torch.ones(2), "x") == healthy
+
+
+def test_complex_elements_have_a_size_and_no_order() -> None:
+    facts = look_closely(torch.tensor([3 + 4j]), "x")
+    assert (facts.absmax, facts.lowest, facts.highest) == (5.0, None, None)
+
+
+def test_a_plain_number_among_the_arguments() -> None:
+    assert number_facts("value", math.nan) == TensorFacts("value", (), "number", "nan")
+    assert number_facts("value", -math.inf) == TensorFacts("value", (), "number", "inf")
 
 
 def test_integers_and_empty_tensors_are_finite_and_not_counted() -> None:

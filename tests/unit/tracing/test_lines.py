@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,7 +15,23 @@ def test_words_for_a_line() -> None:
 
     line = here()
     assert line is not None
-    assert str(line) == f"test_lines.py:{line.number} in here"
+    assert str(line).endswith(f"test_lines.py:{line.number} in here")
+
+
+@pytest.mark.parametrize(
+    ("path", "entries", "told"),
+    [
+        ("/site/megatron/core/layer.py", ["/", "/site", "/other"], "megatron/core/layer.py"),
+        ("/site/megatron/core/layer.py", ["/site/megatron", "/site"], "core/layer.py"),
+        ("/site-two/layer.py", ["/site"], "/site-two/layer.py"),
+        ("<string>", ["/site"], "<string>"),
+    ],
+)
+def test_a_file_is_told_below_the_longest_entry_that_holds_it(
+    monkeypatch: pytest.MonkeyPatch, path: str, entries: list[str], told: str
+) -> None:
+    monkeypatch.setattr("sys.path", entries)
+    assert str(Line(compile("", path, "exec"), 7)) == f"{told}:7 in <module>"
 
 
 def test_method_goes_by_its_class_where_python_tells_it() -> None:

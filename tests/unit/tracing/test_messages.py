@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
+from torch.nn import Parameter
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import Cause, OriginKind, RankTrace
 from megatron_nanguard.tracing.tracer import Tracer
 from tests.unit.tracing.faults import log_of_negative, write_nan
@@ -51,7 +54,8 @@ def test_bad_receive_is_an_arrival_and_no_origin() -> None:
 
     traced = trace(run)
     (arrival,) = traced.arrivals
-    assert (arrival.operator, arrival.channel, arrival.number) == ("recv_", ("p2p", "0", "1"), 0)
+    assert (arrival.operator, arrival.number) == ("recv_", 0)
+    assert traced.channels[arrival.channel] == Channel.p2p(0, 1)
     assert (arrival.sent, arrival.arrived, arrival.causes) == ("finite", "nan", ())
     assert arrival.first_used is not None
     assert (arrival.first_used.phase, arrival.first_used.microbatch) == ("forward", 0)
@@ -62,12 +66,8 @@ def test_bad_receive_is_an_arrival_and_no_origin() -> None:
 def test_bad_send_is_a_departure_that_leads_to_its_origin() -> None:
     traced = trace(lambda loss: dist.send(log_of_negative(torch.ones(4)), 2))
     (departure,) = traced.departures
-    assert (departure.operator, departure.channel, departure.sent, departure.causes) == (
-        "send",
-        ("p2p", "1", "2"),
-        "nan",
-        (Cause("origin", 0),),
-    )
+    assert (departure.operator, departure.sent, departure.causes) == ("send", "nan", (Cause("origin", 0),))
+    assert traced.channels[departure.channel] == Channel.p2p(1, 2)
     assert [origin.operator for origin in traced.origins] == ["log"]
 
 
@@ -78,8 +78,10 @@ def test_what_was_sent_in_place_is_judged_before_the_call() -> None:
         write_nan(mine, 0)
         loss(mine.sum())
 
-    (arrival,) = trace(run).arrivals
-    assert (arrival.operator, arrival.channel) == ("allreduce_", ("group", "0", "1", "2", "3"))
+    traced = trace(run)
+    (arrival,) = traced.arrivals
+    assert arrival.operator == "allreduce_"
+    assert traced.channels[arrival.channel] == WORLD
     assert (arrival.sent, arrival.arrived) == ("finite", "nan")
 
 
@@ -127,6 +129,70 @@ def test_share_and_result_are_told_apart(collective: Callable[[Tensor, Tensor], 
     assert traced.sinks == traced.arrivals == ()
 
 
+WORLD = Channel.group(range(4))
+
+
+def functional_call(operator: str, share: Any, *more: Any) -> Any:
+    """By the operator and waited for; the functions of Python around them change their names."""
+    arriving = getattr(torch.ops._c10d_functional, operator)(share, *more, dist.group.WORLD.group_name)
+    wait: Any = torch.ops._c10d_functional.wait_tensor
+    return wait(arriving) if isinstance(arriving, Tensor) else [wait(one) for one in arriving]
+
+
+@pytest.mark.parametrize(
+    ("operator", "more"),
+    [
+        ("all_reduce", ("sum",)),
+        ("all_reduce_", ("sum",)),
+        ("all_gather_into_tensor", (4,)),
+        ("reduce_scatter_tensor", ("sum", 4)),
+        ("all_to_all_single", ([1, 1, 1, 1], [1, 1, 1, 1])),
+        ("broadcast", (1,)),
+    ],
+)
+@pytest.mark.parametrize("bad", [True, False])
+def test_functional_collective_is_a_message(operator: str, more: tuple[Any, ...], bad: bool) -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        share = log_of_negative(torch.ones(4)) if bad else torch.ones(4) * 2
+        loss((functional_call(operator, share, *more) * 2).sum())
+
+    traced = trace(run)
+    told = [(m.operator, traced.channels[m.channel], m.number, m.sent, m.arrived, m.causes) for m in traced.arrivals]
+    assert told == ([(operator, WORLD, 0, "nan", "nan", (Cause("origin", 0),))] if bad else [])
+    assert [origin.operator for origin in traced.origins] == (["log"] if bad else [])
+
+
+def test_members_of_a_functional_collective_are_told_apart() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        shares = [torch.ones(4) * 2, log_of_negative(torch.ones(4))]
+        healthy, _ = functional_call("all_reduce_coalesced", shares, "sum")
+        loss(healthy.sum())
+
+    traced = trace(run)
+    assert traced.sinks == traced.arrivals == ()
+    assert [(m.operator, m.sent) for m in traced.departures] == [("all_reduce_coalesced", "nan")]
+
+
+def test_result_of_a_functional_collective_is_looked_at_after_the_wait() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        summed: Any = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+        write_nan(summed.elem, 0)
+        loss((summed * 2).sum())
+
+    traced = trace(run)
+    assert [(m.operator, m.sent, m.arrived, m.causes) for m in traced.arrivals] == [("all_reduce", "finite", "nan", ())]
+    assert traced.origins == traced.departures == ()
+    assert traced.sinks[0].causes == (Cause("arrival", 0),)
+
+
+def test_functional_and_other_collectives_of_a_group_are_counted_together() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        functional_call("all_reduce", torch.ones(4), "sum")
+        dist.all_reduce(log_of_negative(torch.ones(4)))
+
+    assert [(m.operator, m.number) for m in trace(run).departures] == [("allreduce_", 1)]
+
+
 def test_receiver_of_a_broadcast_sends_nothing() -> None:
     def run(loss: Callable[[Tensor], None]) -> None:
         buffer = torch.full((4,), math.nan)
@@ -148,12 +214,9 @@ def test_messages_are_counted_per_channel_also_where_nothing_is_traced() -> None
                 dist.all_reduce(share)
                 dist.all_reduce(share, group=group)
     tracer.finish()
-    departures = tracer.summarize("").departures
-    assert [(message.channel[1:], message.number) for message in departures] == [
-        (("0", "1"), 2),
-        (("0", "1", "2", "3"), 1),
-        (("0", "1"), 3),
-    ]
+    traced = tracer.summarize("")
+    assert traced.channels == (Channel.group((0, 1)), Channel.group(range(4)))
+    assert [(message.channel, message.number) for message in traced.departures] == [(0, 2), (1, 1), (0, 3)]
 
 
 def test_result_is_looked_at_when_it_is_read_and_not_when_the_call_returns() -> None:
@@ -194,6 +257,20 @@ def test_buffer_of_a_message_is_let_go_when_a_step_that_is_not_traced_reads_it()
         assert not tracer._recorder.messages.pending
 
 
+def test_a_message_in_the_memory_of_a_gradient_says_so() -> None:
+    weight = Parameter(torch.ones(4))
+    weight.grad = torch.ones(4)
+    tracer = Tracer([], {}, {weight: "weight"}, 1, None)
+    with tracer:
+        for tensor in (weight.grad, weight.data, torch.ones(4)):
+            dist.all_reduce(tensor)
+            write_nan(tensor, 0)
+            dist.send(tensor * 1.0, 2)
+    tracer.finish()
+
+    assert [message.carries for message in tracer.summarize("tp1").arrivals] == ["gradients", "parameters", ""]
+
+
 def test_message_to_oneself_is_no_arrival() -> None:
     alone = [dist.new_group([rank]) for rank in range(4)][1]
 
@@ -229,3 +306,29 @@ def test_reduction_outside_of_any_micro_batch_is_traced_in_the_schedule_phase() 
     assert arrival.first_used is not None
     assert (arrival.first_used.phase, arrival.first_used.microbatch) == ("finalize", None)
     assert traced.departures[-1].causes == (Cause("arrival", 0),)
+
+
+def test_an_arrival_tells_what_was_sent_and_what_came() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        mine = torch.tensor([2.0, -3.0]).half()
+        dist.all_reduce(mine)
+        write_nan(mine, 0)
+        loss(mine.sum())
+
+    (arrival,) = trace(run).arrivals
+    assert arrival.put_in is not None and arrival.came_out is not None
+    assert (arrival.put_in.shape, arrival.put_in.dtype, arrival.put_in.pattern) == ((2,), "float16", "finite")
+    assert (arrival.put_in.lowest, arrival.put_in.highest, arrival.put_in.absmax) == (-3.0, 2.0, 3.0)
+    assert (arrival.came_out.dtype, arrival.came_out.pattern, arrival.came_out.absmax) == ("float16", "nan", None)
+    assert arrival.line is not None and "test_messages.py:" in arrival.line
+
+
+def test_a_receive_sent_nothing() -> None:
+    def run(loss: Callable[[Tensor], None]) -> None:
+        buffer = torch.empty(4)
+        receive(buffer)
+        loss(buffer.sum())
+
+    (arrival,) = trace(run).arrivals
+    assert arrival.put_in is None
+    assert arrival.came_out is not None and arrival.came_out.pattern == "nan"

@@ -60,6 +60,31 @@ def test_module_left_by_an_exception_is_left() -> None:
     stack.detach()
 
 
+def test_hooks_of_a_module_run_inside_of_it() -> None:
+    speaker, stack = speaker_and_stack("named")
+    speaker.register_forward_pre_hook(lambda module, args: speaker.heard.append(f"before: {stack.current}"))
+    speaker.register_forward_hook(lambda module, args, output: speaker.heard.append(f"after: {stack.current}"))
+    outer = nn.Sequential(speaker)
+    stack.attach()
+    outer(ones(1))
+    outer(ones(1))
+    assert stack.current == ""
+    stack.detach()
+    assert speaker.heard == ["before: layers.0.speaker", "layers.0.speaker", "after: layers.0.speaker"] * 2
+    assert len(speaker._forward_hooks) == 1
+
+
+def test_module_left_by_an_exception_of_its_own_hook_is_left() -> None:
+    _, stack = speaker_and_stack()
+    failing = Failing()
+    failing.register_forward_hook(lambda module, args, output: None)
+    stack.attach()
+    with pytest.raises(ValueError, match="planted"):
+        nn.Sequential(failing)(ones(1))
+    assert stack.current == ""
+    stack.detach()
+
+
 def test_detached_stack_follows_nothing() -> None:
     speaker, stack = speaker_and_stack("named")
     stack.attach()

@@ -30,6 +30,8 @@ def names_read(func: Any, *args: Any, **kwargs: Any) -> list[tuple[str, int | No
         (ops.new_empty_strided.default, CallKind.EMPTY),
         (ops.zeros.default, CallKind.OPERATOR),
         (torch.ops.c10d.allreduce_.default, CallKind.MESSAGE),
+        (torch.ops._c10d_functional.all_reduce.default, CallKind.MESSAGE),
+        (torch.ops._c10d_functional.wait_tensor.default, CallKind.VIEW),
     ],
 )
 def test_kinds(func: Any, kind: CallKind) -> None:

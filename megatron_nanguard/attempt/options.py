@@ -1,0 +1,62 @@
+"""What the user asked for, once the command line or the environment has said it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from megatron_nanguard.attempt.drilling import Drilling
+from megatron_nanguard.errors import DrillError, SettingsError
+from megatron_nanguard.megatron_api import help_texts
+from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
+
+
+class Options:
+    """The options of this process.
+
+    Attributes:
+        settings: None as long as nobody has parsed them.
+    """
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add ours, and read them when this very parser has parsed: a bad value is an error of the command line."""
+        add_arguments(parser)
+        parse = parser.parse_known_args
+
+        def parse_known_args(*args: Any, **kwargs: Any) -> Any:
+            help_texts.mend(parser)
+            namespace, rest = parse(*args, **kwargs)
+            try:
+                self.settings = _checked(from_namespace(namespace, os.environ))
+            except SettingsError as error:
+                parser.error(str(error))
+            return namespace, rest
+
+        parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+    def known(self) -> Settings:
+        """From the command line, else from the environment alone.
+
+        Raises:
+            SystemExit: a variable cannot be used.
+        """
+        if self.settings is None:
+            try:
+                self.settings = _checked(Settings.from_texts(False, {}, os.environ))
+            except SettingsError as error:
+                sys.exit(f"nanguard: {error}")
+        return self.settings
+
+
+def _checked(settings: Settings) -> Settings:
+    if settings.on and settings.drill:
+        try:
+            Drilling(settings.drill, 0, int(os.environ.get("WORLD_SIZE", "1")))
+        except DrillError as error:
+            raise SettingsError(f"{flag_of('drill')}: {error}") from None
+    return settings

@@ -1,0 +1,95 @@
+"""What a rank saved of a step: a record, and the tensors that lie beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from megatron_nanguard.capture.tensor_file import file_bytes
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.capture import TENSORS_SUFFIX, CaptureFile, file_name
+from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json_form import to_json
+
+UNREADABLE = (OSError, SafetensorError, ValueError)
+"""What safetensors raises for a file that is missing or damaged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A rank's part of a step.
+
+    Attributes:
+        record: all that is no tensor.
+        tensors: by name; when written the live ones, not copied.
+    """
+
+    record: CaptureFile
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Room that the files take."""
+        return len(to_json(self.record)) + (file_bytes(self.tensors) if self.tensors else 0)
+
+    @property
+    def says_something(self) -> bool:
+        """There was data or an accused call on this rank, or there are tensors."""
+        return bool(self.tensors or self.record.batch.iterators or self.record.calls)
+
+
+def without_tensors(record: CaptureFile, why_not: str) -> CaptureFile:
+    """What is left when the tensors are not written."""
+    return replace(record, level="ids", random=None, numbers={}, left_out=(why_not, *record.left_out))
+
+
+def read(incident: Path, rank: int) -> Captured:
+    """Read what a rank saved.
+
+    Args:
+        incident: directory of the incident.
+        rank: global rank.
+    Raises:
+        PostmortemError: it is not there, not whole, or not what this package writes.
+    """
+    record = check(incident, rank)
+    tensors = _tensors(incident, rank)
+    try:
+        return Captured(record, load_file(tensors))
+    except UNREADABLE as error:
+        raise PostmortemError(f"{tensors} cannot be read: {error}") from error
+
+
+def check(incident: Path, rank: int) -> CaptureFile:
+    """Whether `read` will find what it needs: of the tensors the header alone is looked at.
+
+    Args:
+        incident: directory of the incident.
+        rank: global rank.
+    Raises:
+        PostmortemError: it is not there, not whole, or not what this package writes.
+    """
+    path = incident / file_name(rank)
+    if not path.exists():
+        raise PostmortemError(f"{path} is not there: --nanguard-capture full saves a step on every rank")
+    record = read_record(CaptureFile, path)
+    if record.is_redacted:
+        raise PostmortemError(f"{path}: its tensors were stripped by nanguard redact")
+    if record.level == "ids":
+        asked = f" ({record.left_out[0]})" if record.left_out else ""
+        raise PostmortemError(f"{path} holds digests alone{asked}; --nanguard-capture full saves the step")
+    tensors = _tensors(incident, rank)
+    try:
+        with safe_open(tensors, framework="pt"):
+            return record
+    except UNREADABLE as error:
+        raise PostmortemError(f"{tensors} cannot be read: {error}") from error
+
+
+def _tensors(incident: Path, rank: int) -> Path:
+    return (incident / file_name(rank)).with_suffix(TENSORS_SUFFIX)

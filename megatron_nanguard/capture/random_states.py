@@ -1,0 +1,52 @@
+"""Random states as a record and named tensors, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.capture import CapturedRandom
+from megatron_nanguard.sentinel import RngStates
+
+PYTHON, NUMPY, TORCH, DEVICE, TRACKER = (
+    f"random/{part}" for part in ("python", "numpy", "torch", "device", "tracker/")
+)
+
+
+def take_apart(states: RngStates) -> tuple[CapturedRandom, dict[str, Tensor]]:
+    """The numbers of each state as a tensor, the rest as a record."""
+    version, numbers, gauss = states.python
+    tensors = {PYTHON: torch.tensor(numbers), TORCH: states.torch_cpu, DEVICE: states.device}
+    tensors |= {TRACKER + name: state for name, state in states.tracker.items()}
+    numpy = None
+    if states.numpy is not None:
+        name, keys, *rest = states.numpy
+        tensors[NUMPY] = torch.tensor(keys.tolist())
+        numpy = (str(name), int(rest[0]), int(rest[1]), float(rest[2]))
+    return CapturedRandom(version, gauss, numpy, tuple(states.tracker), states.current), tensors
+
+
+def put_together(record: CapturedRandom, tensors: Mapping[str, Tensor]) -> RngStates:
+    """The states again.
+
+    Raises:
+        KeyError: a tensor is missing.
+    """
+    return RngStates(
+        python=(record.python_version, tuple(tensors[PYTHON].tolist()), record.python_gauss),
+        numpy=_numpy(record, tensors),
+        torch_cpu=tensors[TORCH],
+        device=tensors[DEVICE],
+        tracker={name: tensors[TRACKER + name] for name in record.tracker},
+        current=record.current,
+    )
+
+
+def _numpy(record: CapturedRandom, tensors: Mapping[str, Tensor]) -> tuple[Any, ...] | None:
+    if record.numpy is None:
+        return None
+    name, *rest = record.numpy
+    return (name, tensors[NUMPY].to(torch.uint32).numpy(), *rest)

@@ -1,0 +1,113 @@
+"""A rank's model and optimizer as named tensors: the live ones, to be written out or written over.
+
+parameter/decoder.layers.3.mlp.linear_fc1.weight   buffer/decoder.layers.3.mlp.router.expert_bias
+optimizer/optimizer 0, group 1, parameter 2/exp_avg
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from megatron_nanguard.capture.tensor_file import can_hold
+from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.megatron_api import optimizer_state
+from megatron_nanguard.megatron_api.modules import unwrap
+from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.parameters.registry import ParameterMap
+
+PARAMETER, BUFFER, OPTIMIZER = "parameter/", "buffer/", "optimizer/"
+SHOWN = 3
+"""Names in a message."""
+
+Buffers = Mapping[tuple[Module, str], "Tensor | None"]
+"""Contents of buffers at an earlier moment, by module and name there."""
+
+
+def live_state(
+    chunks: Sequence[Module], names: ParameterMap, optimizer: Any, at_entry: Buffers | None = None
+) -> dict[str, Tensor]:
+    """Every parameter, buffer, main parameter and moment of this rank.
+
+    Args:
+        chunks: model chunks.
+        names: map of their parameters.
+        optimizer: as the factory returned it; None where it is not known.
+        at_entry: what to take in place of the buffers as they are now.
+    """
+    found = {PARAMETER + entry.name: names.parameter(entry).detach() for entry in names.entries}
+    for path, module in _modules(chunks).items():
+        for name, buffer in module._buffers.items():
+            content = buffer if at_entry is None else at_entry.get((module, name))
+            if content is not None:
+                found[f"{BUFFER}{path}.{name}"] = content.detach()
+    for one in optimizer_state.kept_by(optimizer):
+        if one.is_copy:
+            found[f"{OPTIMIZER}{one.place}/{optimizer_state.MAIN}"] = one.main.detach()
+        found |= {f"{OPTIMIZER}{one.place}/{name}": value for name, value in one.state.items()}
+    return found
+
+
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """What a file can hold, and a sentence on each that it cannot."""
+    kept = {name: tensor for name, tensor in tensors.items() if can_hold(tensor)}
+    lost = [f"{name}: a {type(t).__name__} of {t.dtype}" for name, t in tensors.items() if name not in kept]
+    return kept, lost
+
+
+@torch.no_grad()
+def put_back(saved: Mapping[str, Tensor], chunks: Sequence[Module], names: ParameterMap, optimizer: Any) -> None:
+    """Write saved tensors over the live ones.
+
+    Args:
+        saved: by the names of `live_state`; others are left alone.
+        optimizer: None to leave its state as it is.
+    Raises:
+        ReplayError: model and saved tensors are not of one kind; nothing was changed.
+    """
+    live = live_state(chunks, names, optimizer)
+    wanted = {name: tensor for name, tensor in saved.items() if name.startswith((PARAMETER, BUFFER))}
+    if not wanted:
+        return
+    empty = _empty_buffers(chunks)
+    of_optimizer = {name.removeprefix(OPTIMIZER): t for name, t in saved.items() if name.startswith(OPTIMIZER)}
+    wrong = {
+        "the capture lacks": [name for name in live if name.startswith(PARAMETER) and name not in wanted],
+        "this model lacks": [name for name in wanted if name not in live and name not in empty],
+        "this optimizer lacks": [] if optimizer is None else optimizer_state.unknown_places(optimizer, of_optimizer),
+        "of other shape is": [name for name, t in saved.items() if name in live and t.shape != live[name].shape],
+    }
+    for words, found in wrong.items():
+        if found:
+            raise ReplayError(f"{words} {_few(found)}; build the model with the arguments and the layout of the run")
+    for name, tensor in wanted.items():
+        if name in live:
+            live[name].copy_(tensor)
+        else:
+            module, buffer = empty[name]
+            module._buffers[buffer] = tensor.to(next(chunks[0].parameters()).device, copy=True)
+    optimizer_state.put_back(optimizer, of_optimizer)
+
+
+def _empty_buffers(chunks: Sequence[Module]) -> dict[str, tuple[Module, str]]:
+    """Buffers that are registered and get a content later, by the names of `live_state`."""
+    return {
+        f"{BUFFER}{path}.{name}": (module, name)
+        for path, module in _modules(chunks).items()
+        for name, buffer in module._buffers.items()
+        if buffer is None
+    }
+
+
+def _modules(chunks: Sequence[Module]) -> dict[str, Module]:
+    """Those inside the models by global path, and the models themselves."""
+    return {f"chunk{number}": unwrap(chunk) for number, chunk in enumerate(chunks)} | name_modules(chunks)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

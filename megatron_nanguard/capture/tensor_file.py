@@ -1,0 +1,78 @@
+"""Write a safetensors file one tensor at a time: a rank's state need not fit into host memory a second time.
+
+8 bytes: length of the header | header, JSON: {"weight": {"dtype": "BF16", "shape": [4, 2], "data_offsets": [0, 16]}}
+| the elements of all tensors, row by row, in the order of the header
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+DTYPES: Final = {getattr(torch, name): code for name, code in _NAMES.items() if hasattr(torch, name)}
+"""What such a file can hold, under the names that the format has for it."""
+ALIGNMENT: Final = 8
+
+
+def can_hold(tensor: Tensor) -> bool:
+    """Whether the file can hold a tensor as it is: plain, dense, of a type that the format knows.
+
+    A subclass, such as a DTensor or a quantized weight, is more than its elements.
+    """
+    is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    return is_plain and tensor.layout == torch.strided and tensor.dtype in DTYPES and not tensor.is_meta
+
+
+def file_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Size of the file that `write_tensors` makes of these."""
+    return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write them under a temporary name, then rename the file.
+
+    Raises:
+        OSError: it cannot be written; whatever is raised, nothing is left behind.
+    Sync: waits for the device, tensor by tensor.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(_header(tensors))
+            for tensor in tensors.values():
+                flat = tensor.detach().to("cpu").contiguous().view(-1)
+                file.write(flat.view(torch.uint8).numpy().data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    described, start = {}, 0
+    for name, tensor in tensors.items():
+        end = start + tensor.nbytes
+        described[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(described).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

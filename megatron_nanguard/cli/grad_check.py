@@ -1,0 +1,49 @@
+"""`nanguard grad-check`: the gradients of a user's model and batch, on every rank alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from megatron_nanguard.cli.output import say
+
+
+@click.command("grad-check")
+@click.option("--model", required=True, metavar="MODULE:FUNCTION", help="Builds the model; see above.")
+@click.option(
+    "--batch", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Tensors by name."
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    help="Seconds after which a rank counts as lost (default 300).",
+)
+def command(model: str, batch: Path, deadline: float) -> int:
+    """One forward and backward of your model, the same on every rank: "rank 3 only", "all ranks" or "clean".
+
+    FUNCTION takes nothing and gives a torch module and loss_fn(module, batch), or a module alone whose
+    forward(**batch) gives the loss. The batch is a .safetensors file, or a dictionary of tensors that torch.save
+    wrote. Every rank builds with the same seed, so the gradients of all ranks should have the same bits. Exit code 0
+    when they are finite and alike, else 1.
+
+    \b
+    Examples:
+      torchrun --nproc-per-node 8 -m megatron_nanguard grad-check --model pkg.module:build --batch batch.pt
+      torchrun --nproc-per-node 8 scripts/grad_check.py --model pkg.module:build --batch batch.safetensors
+    """
+    try:
+        from megatron_nanguard.screening.crew import Crew, world_size
+        from megatron_nanguard.screening.gradients import check
+        from megatron_nanguard.screening.own_model import OwnModel
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"gradients can only be checked where torch is installed: {error}") from None
+    world_size()
+    own = OwnModel.load(model, batch)
+    crew = Crew.assemble(deadline, memory_share=0.0)
+    verdict = check(crew, own)
+    if crew.meeting.rank == verdict.speaker:
+        say(verdict.words)
+    crew.leave(verdict.code, len(verdict.missing))
+    return verdict.code

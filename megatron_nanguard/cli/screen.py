@@ -1,0 +1,96 @@
+"""`nanguard screen`: devices, links and collectives of a job, tried without the model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from megatron_nanguard.cli.output import say
+from megatron_nanguard.errors import SettingsError
+from megatron_nanguard.records.json_form import to_json
+
+if TYPE_CHECKING:
+    from megatron_nanguard.records.screening import Screening
+
+SIZE = click.IntRange(min=1)
+
+
+@click.command("screen")
+@click.option("--tp", type=SIZE, default=1, help="Tensor parallel size of the job (default 1).")
+@click.option("--pp", type=SIZE, default=1, help="Pipeline parallel size (default 1).")
+@click.option("--cp", type=SIZE, default=1, help="Context parallel size (default 1).")
+@click.option("--ep", type=SIZE, default=1, help="Expert parallel size (default 1).")
+@click.option("--expert-tp", type=SIZE, help="Tensor parallel size inside the experts (default: that of --tp).")
+@click.option(
+    "--memory-share",
+    type=click.FloatRange(min=0, max=0.9),
+    help="Of each device's free memory that is written and read (default 0.5 on an accelerator, 0.01 on the CPU).",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    help="Seconds that one operation may take before it counts as late (default 120).",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here.")
+def command(
+    tp: int,
+    pp: int,
+    cp: int,
+    ep: int,
+    expert_tp: int | None,
+    memory_share: float | None,
+    deadline: float,
+    json_file: Path | None,
+) -> int:
+    """Try every device, link and collective of this job with known data, and name the outliers.
+
+    Started as the training is, by torchrun or the like, with the sizes of its layout, and without the model. Every
+    device computes against the CPU; every link of the layout and every collective of every parallel group carries data
+    that both ends know; a collective that fails is narrowed to a rank or a link. Exit code 0 when nobody was named, 1
+    when somebody was, 2 when the options do not fit the job; torchrun itself turns any of these but 0 into 1.
+
+    \b
+    Examples:
+      torchrun --nproc-per-node 8 -m megatron_nanguard screen --tp 2 --pp 2 --json screening.json
+      nanguard cpu-run --nproc 8 scripts/screen.py --tp 2 --pp 2
+    """
+    _refuse_unwritable(json_file)
+    try:
+        from megatron_nanguard import screening
+        from megatron_nanguard.screening.crew import world_size
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"a job can only be screened where torch is installed: {error}") from None
+    sizes = screening.layout_of(world_size(), tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=expert_tp)
+    request = screening.Request(sizes, deadline, memory_share)
+    return screening.screen(request, lambda result: _tell(result, json_file))
+
+
+def _refuse_unwritable(file: Path | None) -> None:
+    """Before minutes are spent."""
+    if file is not None and not os.access(file.absolute().parent, os.W_OK):
+        raise SettingsError(f"screen: --json {file}: the directory {file.absolute().parent} cannot be written")
+
+
+def _tell(result: Screening, json_file: Path | None) -> None:
+    from megatron_nanguard.report.terminal import console_on
+    from megatron_nanguard.screening.table import show
+
+    show(result, console_on(sys.stdout, has_colour=sys.stdout.isatty()))
+    if json_file is not None:
+        _write(json_file, to_json(result))
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write whole or not at all; the result was printed, and the other ranks wait for the exit code."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        say(f"nanguard: --json {file} cannot be written: {error.strerror}", err=True)

@@ -1,0 +1,166 @@
+"""What the hardware's own readings prove, asked by several rules alike.
+
+An uncorrectable error since the start of the run, on the device where it began, outweighs everything; on another device
+it says little. Errors that were mended left the data as it was: they, and lowered clocks, are hints at most. Silence
+proves nothing: most wrong results of a device leave no trace in its counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+from megatron_nanguard.diagnosis import facts
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.health import DeviceHealth, HealthDifference, Severity
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.records.rank_words import name_ranks
+
+OUTWEIGHS: Final = 12.0
+"""More than all that a rule can lay against it."""
+REPORTED_CEILING: Final = 0.99
+"""Just above every other cause."""
+LITTLE: Final = 0.5
+HINTS: Final[dict[Severity, Phrase]] = {
+    "corrected": phrase("the device of rank {rank} reports errors that were corrected: {change}"),
+    "throttle": phrase("the device of rank {rank} reports lowered clocks: {change}"),
+}
+
+LISTED_ACCUSED: Final = 8
+"""Ranks that are told of where nobody knows which of them it began on."""
+
+
+class Report(NamedTuple):
+    """A change on the device, or the host, of one rank."""
+
+    health: DeviceHealth
+    difference: HealthDifference
+
+    def words(self) -> str:
+        """What changed: "ECC errors, uncorrected, volatile from 0 to 2"."""
+        changed = self.difference
+        if not changed.before:
+            return phrase("{what} from nothing to {now}", what=changed.what, now=changed.now)
+        return phrase("{what} from {before} to {now}", what=changed.what, before=changed.before, now=changed.now)
+
+
+def changes(evidence: Evidence, severity: Severity, part: str = "device") -> Iterator[Report]:
+    """The changes of one severity on any rank that told of some."""
+    for health in evidence.health:
+        for difference in health.differences:
+            if (difference.severity, difference.part) == (severity, part):
+                yield Report(health, difference)
+
+
+def accused(evidence: Evidence) -> frozenset[int]:
+    """The ranks where it began; where that is not known those that were bad before the reduction."""
+    began = {rank for origin in evidence.origins for rank in (origin.ranks or (origin.rank,))}
+    return frozenset(began or evidence.ranks.bad_before)
+
+
+def lost_data(evidence: Evidence) -> tuple[Report, ...]:
+    """The uncorrectable errors on the devices of accused ranks."""
+    ranks = accused(evidence)
+    return tuple(report for report in changes(evidence, "uncorrectable") if report.health.rank in ranks)
+
+
+def came_back(evidence: Evidence) -> bool:
+    """Whether the fault was there again when the step, or the accused call, was run again."""
+    return evidence.came_back("plain") == "yes" or any(map(facts.is_always_bad, facts.usable(evidence)))
+
+
+def was_read(evidence: Evidence) -> bool:
+    """Whether the device of an accused rank was asked and told something."""
+    ranks = accused(evidence)
+    mine = [health for health in evidence.health if health.rank in ranks]
+    return any(reading.part == "device" for health in mine for reading in health.readings)
+
+
+def weigh_lost_data(evidence: Evidence, reports: Collection[Report], scales: Scales) -> None:
+    """Lay uncorrectable errors of accused devices, if there are any, into the scales of a cause in hardware."""
+    if not reports:
+        return
+    reporting = {report.health.rank for report in reports}
+    weight = OUTWEIGHS
+    if not evidence.origins and accused(evidence) - reporting:
+        weight = DECISIVE
+        scales.not_tested(phrase("whether it began on {ranks}", ranks=name_ranks(sorted(reporting))))
+    if unexplained := _unexplained(evidence, reporting):
+        weight = STRONG
+        told = phrase("it began on {ranks} too, where no device reports such an error", ranks=name_ranks(unexplained))
+        scales.speaks_against(STRONG, told)
+    for report in reports:
+        told = phrase(
+            "the device of rank {rank} itself reports an uncorrectable error since the start of the run: {change}",
+            rank=report.health.rank,
+            change=report.words(),
+        )
+        scales.speaks_for(weight, told, "reported")
+
+
+def _unexplained(evidence: Evidence, reporting: set[int]) -> list[int]:
+    """Ranks with an origin of their own; a communication is explained by any of its members."""
+    members = [set(origin.ranks or (origin.rank,)) for origin in evidence.origins]
+    return sorted(rank for ranks in members if not ranks & reporting for rank in ranks)
+
+
+def weigh_hints(evidence: Evidence, scales: Scales) -> None:
+    """Lay mended errors and lowered clocks of accused devices, and memory errors of their hosts, into the scales."""
+    ranks = accused(evidence)
+    for severity, words in HINTS.items():
+        for report in changes(evidence, severity):
+            if report.health.rank in ranks:
+                told = words.format(rank=report.health.rank, change=report.words())
+                scales.speaks_for(HINT, told, "hint")
+    for report in changes(evidence, "uncorrectable", "host"):
+        if report.health.rank in ranks:
+            told = phrase(
+                "the host of rank {rank} lost data in its own memory: {change}",
+                rank=report.health.rank,
+                change=report.words(),
+            )
+            scales.speaks_for(HINT, told, "host")
+
+
+def weigh_elsewhere(evidence: Evidence, scales: Scales) -> None:
+    """Lay an uncorrectable error on a device where it did not begin into the scales: it weighs little."""
+    ranks = accused(evidence)
+    for report in changes(evidence, "uncorrectable"):
+        if report.health.rank not in ranks:
+            told = phrase(
+                "the device of rank {rank}, where it did not begin, reports an uncorrectable error: {change}",
+                rank=report.health.rank,
+                change=report.words(),
+            )
+            scales.speaks_for(LITTLE, told, "elsewhere")
+
+
+def worth_telling(incident: Incident) -> tuple[DeviceHealth, ...]:
+    """The hardware of the ranks where it began, then of those with something new, then of one healthy peer."""
+    began = {rank for origin in incident.origin for rank in (origin.ranks or (origin.rank,))}
+    candidates = began or set(incident.ranks.bad_before)
+    first = [health for health in incident.health if health.rank in candidates]
+    if not began:
+        first = first[:LISTED_ACCUSED]
+    with_news = [health for health in incident.health if has_news(health) and health not in first]
+    with_news.sort(key=lambda health: not has_lost_data(health))
+    healthy = [health for health in incident.health if health.rank not in candidates and is_healthy(health)]
+    clean = set(incident.ranks.clean)
+    return (*first, *with_news, *sorted(healthy, key=lambda health: health.rank not in clean)[:1])
+
+
+def has_lost_data(health: DeviceHealth) -> bool:
+    """Whether device or host report an error that they could not mend."""
+    return any(difference.severity == "uncorrectable" for difference in health.differences)
+
+
+def has_news(health: DeviceHealth) -> bool:
+    """Whether something changed that is more than a note."""
+    return any(difference.severity != "info" for difference in health.differences)
+
+
+def is_healthy(health: DeviceHealth) -> bool:
+    """Whether a device was read and tells of nothing new."""
+    return bool(health.readings) and not health.differences

@@ -1,0 +1,124 @@
+"""Ascend cards through the command npu-smi, which comes with the driver."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Final
+
+from megatron_nanguard.health.npu_text import (
+    Chip,
+    Reader,
+    State,
+    parse_fields,
+    parse_mapping,
+    read_ecc,
+    read_hccs,
+    read_health,
+    read_states,
+)
+from megatron_nanguard.health.source import Told
+from megatron_nanguard.records.health import HealthReading
+
+TOOL: Final = "npu-smi"
+SEARCH_PATH: Final = "/usr/local/bin:/usr/local/sbin"
+"""Where the driver puts it when it is not on the user's path."""
+
+TOOL_SECONDS: Final = 3.0
+"""One call takes some tenths of a second; one that takes this long has hung."""
+
+QUESTIONS: Final[Mapping[str, Reader]] = {
+    "ecc": read_ecc,
+    "health": read_health,
+    "hccs": read_hccs,
+    "temp": read_states(State("temperature", ("NPU Temperature (C)", "Temperature (C)"), " C")),
+    "memory": read_states(
+        State("memory", ("HBM Capacity(MB)", "DDR Capacity(MB)"), " MB"),
+        State("memory temperature", ("HBM Temperature(C)",), " C"),
+    ),
+    "board": read_states(
+        State("driver", ("Software Version",)),
+        State("firmware", ("Firmware Version",)),
+        State("serial number", ("Serial Number",)),
+        State("pci bus", ("PCIe Bus Info",)),
+    ),
+}
+"""What is asked, most telling first."""
+
+WHOLE_CARD: Final = ("board",)
+"""Versions and serial number are the card's; asked for a chip, the tool leaves them out."""
+
+CANNOT_ASK: Final = (OSError, subprocess.SubprocessError)
+"""The tool is missing, or hangs."""
+
+
+class NpuSmi:
+    """One Ascend card or chip.
+
+    Args:
+        logic_id: its number among those that the driver shows, whatever the environment hides from torch.
+    """
+
+    name = TOOL
+
+    def __init__(self, logic_id: str) -> None:
+        self._logic_id = logic_id
+
+    def read(self) -> Told:
+        """Error counters and states of the card; a tool that hangs is not asked again in this look."""
+        try:
+            chip = parse_mapping(_ask("-m")).get(self._logic_id)
+        except CANNOT_ASK as error:
+            return Told(problem=_why(error))
+        if chip is None:
+            return Told(problem=f"npu-smi info -m lists no device with logic id {self._logic_id}")
+        return _told_by(chip)
+
+
+def count_chips() -> int | str:
+    """Chips that npu-smi lists on this host, or why it lists none."""
+    try:
+        return len(parse_mapping(_ask("-m")))
+    except CANNOT_ASK as error:
+        return _why(error)
+
+
+def _told_by(chip: Chip) -> Told:
+    counters: dict[str, int] = {}
+    states: dict[str, str] = {}
+    problem = ""
+    for question, read in QUESTIONS.items():
+        of_chip = ("-c", chip.chip) if chip.chip and question not in WHOLE_CARD else ()
+        try:
+            fields = parse_fields(_ask("-t", question, "-i", chip.npu, *of_chip), chip.chip)
+        except CANNOT_ASK as error:
+            problem = _why(error)
+            break
+        counted, told = read(fields)
+        counters.update(counted)
+        states.update(told)
+    return Told((HealthReading(TOOL, "device", counters, states),) if counters or states else (), problem)
+
+
+def _ask(*arguments: str) -> str:
+    """What ``npu-smi info`` prints; a question that the driver does not know prints a sentence without fields."""
+    found = shutil.which(TOOL) or shutil.which(TOOL, path=SEARCH_PATH)
+    if found is None:
+        raise FileNotFoundError(f"{TOOL} is neither on PATH nor in {SEARCH_PATH}")
+    done = subprocess.run(
+        [found, "info", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TOOL_SECONDS,
+        check=False,
+    )
+    return done.stdout
+
+
+def _why(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"{TOOL} {' '.join(error.cmd[1:])}: no answer within {TOOL_SECONDS:g} s"
+    return str(error)

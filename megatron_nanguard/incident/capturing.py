@@ -1,0 +1,127 @@
+"""The step itself, saved to be run again in another job: last of all, for it is the largest and explains the least.
+
+capture/rank00005.json          digests of the micro-batches and of the accused call; beside it, where asked for,
+capture/rank00005.safetensors   micro-batches and random states (step), weights, buffers and optimizer (full)
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from megatron_nanguard.capture import Captured, without_tensors
+from megatron_nanguard.capture.room import free_bytes, in_words
+from megatron_nanguard.capture.tensor_file import write_tensors
+from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.vote import all_done, exchange
+from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.incident.collecting import SAVES_STEP, Collector
+from megatron_nanguard.patching import Shield
+from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.records.capture import TENSORS_SUFFIX, file_name
+
+log = logging.getLogger("megatron_nanguard")
+
+SLOWEST_BYTES_PER_SECOND = 32 << 20
+"""What a rank may count on while all of them write to one file system."""
+NO_FILE = (0, 2**62)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the ranks exchanged about the files to come.
+
+    Attributes:
+        total: bytes over all ranks.
+        largest: bytes of one rank.
+        free: bytes on the fullest disk that a rank sees.
+    """
+
+    total: int
+    largest: int
+    free: int
+
+    @property
+    def seconds(self) -> float:
+        """Longest that a rank may take to write."""
+        return self.largest / SLOWEST_BYTES_PER_SECOND
+
+    def why_not(self, level: str) -> str:
+        """Why nothing of that size is written; empty when there is room."""
+        if self.total <= self.free:
+            return ""
+        return (
+            f"--nanguard-capture {level} takes {in_words(self.total)} over all ranks, "
+            f"{in_words(self.free)} are free in --nanguard-dir"
+        )
+
+
+@dataclass(frozen=True)
+class Capturer:
+    """Writes one rank's part of a step. An extra: what fails here costs its file and a line in the log, nothing else.
+
+    Args:
+        run: where it is written.
+        incident: directory of the incident in it.
+        deadline: seconds, beyond what writing may take.
+    """
+
+    voters: Voters
+    run: RunDirectory
+    incident: str
+    watchdog: Watchdog
+    deadline: float
+    device: torch.device
+
+    def capture(self, collector: Collector) -> None:
+        """Collect and write.
+
+        Collective: all voters, where tensors are asked for.
+        """
+        self.watchdog.stage("capture", self.deadline)
+        captured = None
+        with Shield()("incident, capture"):
+            captured = collector.collect()
+        saves_step = collector.level in SAVES_STEP
+        if saves_step:
+            captured = self._if_there_is_room(captured, collector.level)
+        with Shield()("incident, writing the capture"):
+            if captured is not None and captured.says_something:
+                self._write(captured)
+        if saves_step:
+            # The largest file takes longer than a collective may wait for its rank.
+            self.watchdog.wait_for_all(f"captured/{self.incident}/{self.voters.ranks[0]}")
+            all_done(True, self.voters, self.device)
+
+    def _if_there_is_room(self, captured: Captured | None, level: str) -> Captured | None:
+        mine = NO_FILE
+        with Shield()("incident, room for the capture"):
+            if captured is not None:
+                mine = (captured.num_bytes, free_bytes(self.run.path))
+        sizes, free = zip(*exchange(mine, self.voters, self.device), strict=True)
+        size = Size(sum(sizes), max(sizes), min(free))
+        self.watchdog.stage("capture", self.deadline + size.seconds)
+        why_not = size.why_not(level)
+        if why_not and dist.get_rank() == self.voters.ranks[0]:
+            log.error("%s: digests alone are written", why_not)
+        if captured is None or not why_not:
+            return captured
+        return Captured(without_tensors(captured.record, why_not))
+
+    def _write(self, captured: Captured) -> None:
+        """Tensors first, so that what the record names is there; what cannot be written costs a line in the log."""
+        name, record = file_name(captured.record.coordinates.rank), captured.record
+        path = (self.run.path / self.incident / name).with_suffix(TENSORS_SUFFIX)
+        try:
+            if captured.tensors:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_tensors(path, captured.tensors)
+        except OSError as error:
+            why_not = f"{path.name} cannot be written: {error.strerror or error}"
+            if not self.run.has_failed:
+                log.error("%s; the step of this rank is not saved", why_not)
+            record = without_tensors(record, why_not)
+        self.run.write(f"{self.incident}/{name}", record)

@@ -1,0 +1,112 @@
+"""What a rank has to save of a step: by name, still in place, nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.capture import Captured, random_states, without_tensors
+from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
+from megatron_nanguard.capture.leaves import Batcher
+from megatron_nanguard.capture.state import live_state, split
+from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api.optimizer_numbers import numbers
+from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
+from megatron_nanguard.replay import RecordedCall
+from megatron_nanguard.replay.digests import named_digests
+
+SAVES_CALLS = frozenset({"op", "step", "full"})
+SAVES_STEP = frozenset({"step", "full"})
+"""Levels of --nanguard-capture."""
+
+
+def first_gradients(subject: Subject) -> dict[str, str]:
+    """Digest of each gradient, to be taken before a replay writes over them.
+
+    Sync: one host read per parameter.
+    """
+    return named_digests(gradients_by_name(subject.names))
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Collects one rank's part of a step.
+
+    Args:
+        optimizer: the outermost one.
+        level: of --nanguard-capture, not "none".
+        calls: the accused ones of this rank.
+        gradients: what `first_gradients` gave.
+        why_no_replay: why the step could not be run again here either; empty when it could.
+    """
+
+    subject: Subject
+    optimizer: Any
+    level: str
+    calls: Sequence[CaughtCall]
+    gradients: Mapping[str, str]
+    why_no_replay: str
+
+    def collect(self) -> Captured:
+        """All of it.
+
+        Sync: host reads for the digests.
+        """
+        subject = self.subject
+        call = None if subject.recorder is None else subject.recorder.call
+        batcher = Batcher(keeps_text=self.level in SAVES_STEP)
+        of_calls = {
+            f"call/{number}/{name}": tensor
+            for number, call_ in enumerate(self.calls)
+            for name, tensor in (call_.full or call_.tensors).items()
+        }
+        record = CaptureFile(
+            step=subject.step,
+            coordinates=subject.coordinates,
+            sizes=subject.sizes,
+            level="ids",
+            num_microbatches=0 if call is None else call.num_microbatches,
+            batch=CapturedBatch() if call is None else _batch(call, batcher),
+            calls=tuple(_call(number, call_, of_calls) for number, call_ in enumerate(self.calls)),
+            digests=named_digests({**batcher.tensors, **of_calls}),
+            left_out=tuple(batcher.left_out),
+            versions=host.versions(),
+        )
+        if self.level not in SAVES_STEP:
+            return Captured(record)
+        if call is None or self.why_no_replay:
+            return Captured(without_tensors(record, self.why_no_replay))
+        return self._with_step(record, batcher.tensors, call)
+
+    def _with_step(self, record: CaptureFile, batch: Mapping[str, Tensor], call: RecordedCall) -> Captured:
+        random, of_random = random_states.take_apart(call.snapshot.random)
+        record = replace(
+            record,
+            level="step",
+            random=random,
+            gradients=dict(self.gradients),
+            norms=norms_by_name(self.subject.before.taken(), self.subject.names),
+        )
+        tensors = {**batch, **of_random}
+        if self.level == "step":
+            return Captured(record, tensors)
+        at_entry = {(one.module, one.name): one.content for one in call.snapshot.buffers}
+        state, lost = split(live_state(self.subject.chunks, self.subject.names, self.optimizer, at_entry))
+        record = replace(record, level="full", numbers=numbers(self.optimizer), left_out=(*record.left_out, *lost))
+        return Captured(record, {**tensors, **state})
+
+
+def _batch(call: RecordedCall, batcher: Batcher) -> CapturedBatch:
+    chunks, is_list = call.recording.places()
+    return CapturedBatch(batcher.take_apart(call.recording.batch()), chunks, is_list)
+
+
+def _call(number: int, call: CaughtCall, tensors: Mapping[str, Tensor]) -> CapturedCall:
+    saved, prefix = call.saved, f"call/{number}/"
+    names = tuple(name for name in tensors if name.startswith(prefix))
+    return CapturedCall(saved.operator, saved.module, saved.phase, names)

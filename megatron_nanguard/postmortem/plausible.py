@@ -1,0 +1,57 @@
+"""Numbers of a file that a table is sized by or a word is chosen by: a damaged file may claim anything."""
+
+from __future__ import annotations
+
+import math
+
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.channel import MOST_RANKS
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+from megatron_nanguard.records.incident import Incident
+
+
+def check_incident(incident: Incident, source: str) -> None:
+    """Check the layout of a merged incident, that its ranks lie inside of it, and that its confidences are some.
+
+    Raises:
+        PostmortemError: names the file and what is wrong in it.
+    """
+    check_sizes(incident.sizes, source)
+    sets = incident.ranks
+    for name, ranks in vars(sets).items():
+        outside = [rank for rank in ranks if not 0 <= rank < incident.sizes.world]
+        if outside:
+            raise PostmortemError(
+                f"{source}: key ranks.{name} holds {outside[0]}, expected 0 to {incident.sizes.world - 1}"
+            )
+    for number, cause in enumerate(incident.causes):
+        if not 0 <= cause.confidence <= 1:
+            raise PostmortemError(f"{source}: key causes[{number}].confidence is {cause.confidence}, expected 0 to 1")
+
+
+def check_sizes(sizes: ParallelSizes, source: str) -> None:
+    """Check that a layout is one of this world.
+
+    Raises:
+        PostmortemError: names the file and what is wrong in it.
+    """
+    for axis, size in vars(sizes).items():
+        if not 1 <= size <= MOST_RANKS:
+            raise PostmortemError(f"{source}: key sizes.{axis} is {size}, expected 1 to {MOST_RANKS}")
+    product = math.prod((sizes.tp, sizes.cp, sizes.dp, sizes.pp))
+    if product > MOST_RANKS:
+        raise PostmortemError(f"{source}: tp, cp, dp and pp make {product} ranks, expected at most {MOST_RANKS}")
+
+
+def check_place(place: Coordinates, sizes: ParallelSizes, source: str) -> None:
+    """Check that a rank stands inside its layout.
+
+    Raises:
+        PostmortemError: names the file and what is wrong in it.
+    """
+    if not 0 <= place.rank < sizes.world:
+        raise PostmortemError(f"{source}: key coordinates.rank is {place.rank}, expected 0 to {sizes.world - 1}")
+    limits = vars(sizes)
+    for axis, index in vars(place).items():
+        if axis != "rank" and not 0 <= index < limits[axis]:
+            raise PostmortemError(f"{source}: key coordinates.{axis} is {index}, expected 0 to {limits[axis] - 1}")

@@ -1,0 +1,85 @@
+"""The post-mortems that the ranks left in the directory of one incident, read one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.postmortem.finding import RANK_FILES, matching
+from megatron_nanguard.postmortem.plausible import check_place, check_sizes
+from megatron_nanguard.records.alike import AlikeReader
+from megatron_nanguard.records.postmortem import Postmortem
+
+Track = Callable[[Sequence[str], str], Iterable[str]]
+"""Takes names of files and what they are, gives the names one by one, and may show how far it came."""
+
+LISTED_COMPLAINTS: Final = 16
+
+
+def untracked(names: Sequence[str], what: str) -> Iterable[str]:
+    """Show nothing."""
+    return names
+
+
+class RankFiles:
+    """What can be read of the ranks of one incident.
+
+    Attributes:
+        names: the files, whether they can be read or not.
+    """
+
+    def __init__(self, directory: Path, track: Track = untracked) -> None:
+        """Look which files there are.
+
+        Raises:
+            PostmortemError: the directory cannot be read.
+        """
+        try:
+            self.names = matching(directory, RANK_FILES)
+        except OSError as error:
+            raise PostmortemError(f"{directory}: cannot be read: {error.strerror}") from error
+        self._directory = directory
+        self._track = track
+        self._reader = AlikeReader(Postmortem)
+        self._complaints: list[str] = []
+
+    def __iter__(self) -> Iterator[Postmortem]:
+        """Every post-mortem that can be read and is of the same incident as the first; each rank once."""
+        self._complaints = []
+        first: Postmortem | None = None
+        names: dict[int, str] = {}
+        for name in self._track(self.names, "files of ranks"):
+            try:
+                postmortem = self._read(name)
+                first = first or postmortem
+                _check_belongs(name, postmortem, first, names)
+            except PostmortemError as error:
+                self._complaints.append(str(error))
+                continue
+            names[postmortem.coordinates.rank] = name
+            yield postmortem
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What was wrong with the others, once all were read."""
+        more = len(self._complaints) - LISTED_COMPLAINTS
+        listed = self._complaints[:LISTED_COMPLAINTS]
+        return (*listed, f"{more} more files of ranks were left out") if more > 0 else tuple(listed)
+
+    def _read(self, name: str) -> Postmortem:
+        postmortem = self._reader.read(self._directory / name, name)
+        check_sizes(postmortem.sizes, name)
+        check_place(postmortem.coordinates, postmortem.sizes, name)
+        return postmortem
+
+
+def _check_belongs(name: str, postmortem: Postmortem, first: Postmortem, names: dict[int, str]) -> None:
+    # Sizes of the axes may differ: an encoder can have a tensor parallel size of its own.
+    seen, expected = (f"step {one.step} of run {one.run_id} on {one.sizes.world} ranks" for one in (postmortem, first))
+    if seen != expected:
+        raise PostmortemError(f"{name}: left out: of {seen}, while the files before it are of {expected}")
+    rank = postmortem.coordinates.rank
+    if rank in names:
+        raise PostmortemError(f"{name}: left out: rank {rank} has {names[rank]} already")

@@ -1,0 +1,87 @@
+"""What the hardware says of itself: at the start of a run, at an incident, and what changed in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["uncorrectable", "corrected", "throttle", "link", "info"]
+
+
+@dataclass(frozen=True)
+class HealthReading:
+    """What one source told at one moment.
+
+    Attributes:
+        source: "nvml", "npu-smi", "edac" or "kernel log".
+        part: "device" for this rank's device, "host" for its host; a PCI address for a device of the host that could
+            not be matched with any rank.
+        counters: what only grows while the device is up, such as errors, by the source's own names; those at zero are
+            left out where the file had to be small.
+        states: everything else in words, such as temperature and driver.
+    """
+
+    source: str
+    part: str
+    counters: dict[str, int]
+    states: dict[str, str]
+
+
+@dataclass(frozen=True)
+class HealthDifference:
+    """Something that changed since the start of the run.
+
+    Attributes:
+        part: as in the readings; only "device" is this rank's own.
+        what: the counter or state.
+        before: its value at the start.
+        now: its value at the incident.
+        severity: "uncorrectable" for data that was lost, "corrected" for an error that was mended, "throttle" for
+            clocks that were lowered, "link" for errors between devices, "info" for everything else.
+    """
+
+    part: str
+    what: str
+    before: str
+    now: str
+    severity: Severity
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """Whether a source can be read on a machine, for `nanguard doctor`.
+
+    Attributes:
+        name: of the source.
+        tells: it has something to tell.
+        words: how much, or why nothing.
+    """
+
+    name: str
+    tells: bool
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceHealth:
+    """The hardware under one rank.
+
+    Attributes:
+        rank: global rank.
+        host: host name.
+        device: how torch and the vendor's tools name the device.
+        since: when it was looked at first, UTC, ISO 8601.
+        taken: when it was looked at for this incident.
+        differences: what changed since the start, worst first.
+        readings: what the sources told at the incident.
+        problems: sources that told nothing, and why.
+    """
+
+    rank: int
+    host: str
+    device: str
+    since: str
+    taken: str
+    differences: tuple[HealthDifference, ...] = ()
+    readings: tuple[HealthReading, ...] = ()
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,108 @@
+"""A sentence that knows how it was put together, so that it can be told in another language too.
+
+    told = phrase("finite values in, {pattern} out: {origin}", pattern="nan", origin=phrase("log in {module}", ...))
+    told               "finite values in, nan out: log in decoder.layers.3.mlp"
+    told.template      "finite values in, {pattern} out: {origin}"
+    told.values        {"pattern": "nan", "origin": "log in decoder.layers.3.mlp"}, the latter a phrase again
+
+To everybody else a phrase is its English text. A record keeps beside its texts how they were put together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from string import Formatter
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """How a text was put together.
+
+    Attributes:
+        template: the English sentence with names in braces.
+        values: what stands for each name; one may be a text that was put together itself.
+    """
+
+    template: str
+    values: dict[str, str]
+
+
+class Phrase(str):
+    """An English text, and how it was put together.
+
+    Args:
+        text: as it reads.
+        template: the sentence with names in braces; the text itself where there are none.
+        values: what stands for each name.
+    """
+
+    template: str
+    values: Mapping[str, str]
+
+    def __new__(cls, text: str, template: str | None = None, values: Mapping[str, str] | None = None) -> Phrase:
+        made = super().__new__(cls, text)
+        made.template = text if template is None else template
+        made.values = values or {}
+        return made
+
+    def format(self, *_: object, **values: object) -> Phrase:
+        """Put values into a template; those with a format of their own are kept as they read."""
+        used = {name: (values[name], spec) for _, name, spec, _ in Formatter().parse(self.template) if name}
+        texts = {name: v if isinstance(v, str) else format(v, spec or "") for name, (v, spec) in used.items()}
+        return Phrase(self.template.format(**values), template=self.template, values=texts)
+
+
+def phrase(template: str, **values: object) -> Phrase:
+    """A sentence of ours; every translation has this template.
+
+    Args:
+        template: English, with names in braces.
+        values: by name; none leaves a template to be formatted later.
+    """
+    made = Phrase(template)
+    return made.format(**values) if values else made
+
+
+LISTED = phrase("{first}, {then}")
+ALONGSIDE = phrase("{first}; {then}")
+FOLLOWED = phrase("{first} {then}")
+TOGETHER = phrase("{first} and {then}")
+
+
+def joined(form: Phrase, parts: Iterable[str]) -> str:
+    """Texts in a row, those that are empty left out.
+
+    Args:
+        form: LISTED, ALONGSIDE, FOLLOWED or TOGETHER.
+        parts: the texts.
+    """
+    told = [part for part in parts if part]
+    return reduce(lambda first, then: form.format(first=first, then=then), told) if told else ""
+
+
+def opening(words: str) -> Phrase:
+    """Words at the beginning of a sentence."""
+    return Phrase(f"{words[:1].upper()}{words[1:]}", "{words}", {"words": words})
+
+
+def phrases_of(record: Any) -> dict[str, Phrasing]:
+    """How the texts of a record were put together, by text, as far as they are phrases."""
+    return {str(each): Phrasing(each.template, {k: str(v) for k, v in each.values.items()}) for each in _inside(record)}
+
+
+def _inside(value: Any) -> Iterator[Phrase]:
+    if isinstance(value, Phrase):
+        yield value
+        yield from _inside(tuple(value.values.values()))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _inside(item)
+    elif isinstance(value, dict):
+        yield from _inside(tuple(value.values()))
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _inside(getattr(value, field.name))

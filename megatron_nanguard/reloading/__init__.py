@@ -1,0 +1,8 @@
+"""A captured step again in a fresh job of the same layout, and whether its gradients are the same bit for bit."""
+
+from megatron_nanguard.reloading.arguments import command_line
+from megatron_nanguard.reloading.comparison import Comparison
+from megatron_nanguard.reloading.rerun import Rerun
+from megatron_nanguard.reloading.step import ReloadedStep, reload_step
+
+__all__ = ["Comparison", "ReloadedStep", "Rerun", "command_line", "reload_step"]

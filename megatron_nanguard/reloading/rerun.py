@@ -1,0 +1,147 @@
+"""A job that makes one step, the captured one, and leaves: any Megatron script, with our hooks instead of the guard.
+
+first schedule call   the captured state goes into the model, the captured micro-batches to the schedule
+decision point        gradients are compared; every rank says how they compare and leaves, alike
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.vote import vote
+from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.megatron_api.dispatch import is_dispatched
+from megatron_nanguard.patch_points import (
+    ESSENTIAL,
+    forward_backward,
+    get_megatron_optimizer,
+    optimizer_step,
+    prepare_grads,
+    start_grad_sync,
+    validate_result,
+    wrap_chunk,
+)
+from megatron_nanguard.patching import Engine, line_of
+from megatron_nanguard.reloading.arguments import changed_arguments
+from megatron_nanguard.reloading.step import ReloadedStep, reload_step
+from megatron_nanguard.sentinel import BeforeReduction
+
+POINTS = (
+    wrap_chunk.POINT,
+    get_megatron_optimizer.POINT,
+    forward_backward.POINT,
+    start_grad_sync.POINT,
+    prepare_grads.POINT,
+    optimizer_step.POINT,
+    validate_result.POINT,
+)
+
+
+class Rerun:
+    """The job.
+
+    Args:
+        incident: directory of the incident whose step was captured.
+    Attributes:
+        has_compared: the ranks know how the gradients compare, and leave by that.
+    """
+
+    def __init__(self, incident: Path) -> None:
+        self._incident = incident
+        self._optimizers: list[tuple[Any, Sequence[Any]]] = []
+        self._host_checks = host.HostChecks()
+        self._before = BeforeReduction(per_parameter=True)
+        self._step: ReloadedStep | None = None
+        self.has_compared = False
+        self._engine = Engine(POINTS, self.handlers(), _release)
+
+    def install(self) -> None:
+        """Register the hooks; the script comes next."""
+        self._engine.install()
+
+    def remove(self) -> None:
+        """Take the hooks off again."""
+        self._host_checks.restore()
+        self._engine.remove()
+
+    def handlers(self) -> dict[str, Any]:
+        """What each patch point calls."""
+        return {
+            "wrap_chunk": self.chunk_wrapped,
+            "get_megatron_optimizer": self.optimizer_made,
+            "forward_backward": self.schedule_called,
+            "start_grad_sync": self.gradients_ready,
+            "prepare_grads": self.decide,
+            "optimizer_step": self.step,
+            "validate_result": self.stands_aside,
+        }
+
+    def chunk_wrapped(self, chunk: Any) -> None:
+        """Megatron's own NaN check would end the step before its gradients can be compared."""
+        missing = [self._engine.declined[group] for group in ESSENTIAL if group in self._engine.declined]
+        if missing:
+            raise ReplayError(f"the step cannot be run with this Megatron: {'; '.join(missing)}")
+        self._host_checks.switch_off([chunk])
+
+    def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
+        """Remember whose loss scale and main parameters are to be put back.
+
+        The run wrote its arguments down at this moment, and Megatron changes some of them later.
+        """
+        if not self._optimizers and dist.get_rank() == 0:
+            for line in changed_arguments(self._incident):
+                print(line, flush=True)
+        self._optimizers.append((optimizer, chunks))
+
+    def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The captured step in place of the one that the host was about to make."""
+        if kwargs.get("forward_only", False):
+            return kwargs
+        model = kwargs["model"]
+        chunks = list(model) if isinstance(model, Sequence) else [model]
+        self._before.clear()
+        self._step = reload_step(self._incident, chunks, self._optimizer_of(chunks))
+        return {**kwargs, "data_iterator": self._step.data_iterator, "num_microbatches": self._step.num_microbatches}
+
+    def gradients_ready(self, group: Any, force_all_reduce: bool) -> None:
+        """Norms before the reduction: they tell a difference of this rank's own from one that came in with it."""
+        if self._step is not None and not is_dispatched(group):
+            self._before.look(group, force_all_reduce)
+
+    def decide(self, prepare: Callable[[], bool], optimizer: Any) -> NoReturn:
+        """Compare and leave, before anything is unscaled, clipped or applied.
+
+        Collective: all ranks.
+        """
+        if self._step is None:
+            raise ReplayError("no call of the pipeline schedule was seen: the step cannot be run in this job")
+        comparison = self._step.compare(self._before.taken())
+        print(comparison, flush=True)
+        differs = torch.tensor([int(not comparison.exact)], dtype=torch.int32, device=self._step.device)
+        (code,) = vote(differs, Voters(tuple(range(dist.get_world_size())), None))
+        self.has_compared = True
+        raise SystemExit(code)
+
+    def step(self, step: Callable[[], Any], optimizer: Any) -> Any:
+        """A rank that has nothing to train may never come to ``prepare_grads``."""
+        return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
+
+    def stands_aside(self, rejection_func: Any) -> bool:
+        """Whether a check of the host is left out: NaN and Inf only."""
+        return rejection_func in host.NAN_CHECKS
+
+    def _optimizer_of(self, chunks: Sequence[Any]) -> Any:
+        known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
+        return next((optimizer for optimizer, _ in known), None)
+
+
+def _release() -> tuple[int, int] | None:
+    version = host.core_version()
+    return None if version is None else line_of(version)

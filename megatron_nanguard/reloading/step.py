@@ -1,0 +1,119 @@
+"""A captured step, put into the model of this job.
+
+step = megatron_nanguard.reload_step("nanguard", model, optimizer)
+forward_backward(data_iterator=step.data_iterator, num_microbatches=step.num_microbatches, ...)
+print(step.compare())    # rank 5, step 3: 46 of 46 gradients are the same bit for bit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.nn import Module
+
+from megatron_nanguard.capture import Captured, random_states, read
+from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
+from megatron_nanguard.capture.leaves import put_together
+from megatron_nanguard.capture.state import put_back as put_state_back
+from megatron_nanguard.device import Device, device_of
+from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api.optimizer_numbers import put_numbers_back
+from megatron_nanguard.megatron_api.parallel import global_rank
+from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.postmortem.finding import find_incident
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+from megatron_nanguard.reloading.comparison import Comparison
+from megatron_nanguard.replay.batch import copied
+from megatron_nanguard.replay.digests import named_digests
+from megatron_nanguard.sentinel.before_reduction import BucketNorms
+from megatron_nanguard.topology.coordinates import read as read_coordinates
+
+
+class ReloadedStep:
+    """The step of one rank.
+
+    Args:
+        captured: what that rank saved.
+        chunks: the model chunks of this job; the saved state is in them by now.
+        names: map of their parameters.
+    Attributes:
+        step: as the training log counted it.
+        num_microbatches: for the schedule.
+        device: where the model is.
+        data_iterator: for the schedule: an iterator, a list of them or None, as it was.
+    """
+
+    def __init__(self, captured: Captured, chunks: Sequence[Module], names: ParameterMap) -> None:
+        self._captured, self._names = captured, names
+        record = captured.record
+        self.step = record.step
+        self.num_microbatches = record.num_microbatches
+        self.device = next(chunks[0].parameters()).device
+        items = put_together(record.batch.iterators, captured.tensors, self.device)
+        iterators = [_handed_out(one) for one in items]
+        places = [None if number is None else iterators[number] for number in record.batch.chunks]
+        self.data_iterator: Any = places if record.batch.is_list else places[0]
+
+    def compare(self, before_reduction: Sequence[BucketNorms] = ()) -> Comparison:
+        """Compare the gradients, as they stand now, with those of the captured step.
+
+        Args:
+            before_reduction: norms that were taken of this pass.
+        Sync: one host read per parameter.
+        """
+        now = named_digests(gradients_by_name(self._names))
+        return Comparison.of(self._captured.record, now, norms_by_name(before_reduction, self._names))
+
+
+def reload_step(directory: str | Path, model: Any, optimizer: Any = None) -> ReloadedStep:
+    """Put a captured step into a model of the same layout and arguments; its forward-backward pass comes next.
+
+    Args:
+        directory: of `--nanguard-dir`, of a run or of an incident, written with `--nanguard-capture full`. With
+            `step` it holds no weights: those of the model stay.
+        model: chunk or list of chunks, as the schedule takes it.
+        optimizer: as Megatron's factory returned it; without it loss scale, main parameters and moments stay.
+    Raises:
+        PostmortemError: nothing was captured there, or it cannot be read.
+        ReplayError: it is of another model or layout.
+    """
+    chunks = list(model) if isinstance(model, Sequence) else [model]
+    captured = read(find_incident(Path(directory)), global_rank())
+    coordinates, sizes = read_coordinates(chunks)
+    _check_place(captured, coordinates, sizes)
+    names = ParameterMap(chunks, sizes)
+    step = ReloadedStep(captured, chunks, names)
+    put_state_back(captured.tensors, chunks, names, optimizer)
+    put_numbers_back(optimizer, captured.record.numbers)
+    host.set_log_step(step.step)
+    # Last: nothing may be drawn between this and the pass.
+    _restore_random(captured, device_of(step.device.type))
+    return step
+
+
+def _check_place(captured: Captured, coordinates: Coordinates, sizes: ParallelSizes) -> None:
+    record = captured.record
+    if (record.coordinates, record.sizes) != (coordinates, sizes):
+        raise ReplayError(
+            f"rank {coordinates.rank} was {_words(record.coordinates, record.sizes)} when the step was saved, "
+            f"here it is {_words(coordinates, sizes)}; start as many ranks in the same layout"
+        )
+
+
+def _words(coordinates: Coordinates, sizes: ParallelSizes) -> str:
+    return f"{coordinates.label(sizes)} of {sizes.world} ranks (TP{sizes.tp} CP{sizes.cp} PP{sizes.pp} EP{sizes.ep})"
+
+
+def _restore_random(captured: Captured, device: Device) -> None:
+    assert captured.record.random is not None, "read() takes nothing without random states"
+    for put_back in random_states.put_together(captured.record.random, captured.tensors).put_back(device).values():
+        put_back()
+
+
+def _handed_out(items: Sequence[Any]) -> Iterator[Any]:
+    for item in items:
+        yield copied(item)
+    raise ReplayError(f"the step asks for more than the {len(items)} micro-batches that were saved")

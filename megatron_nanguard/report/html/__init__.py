@@ -1,0 +1,25 @@
+"""The report as one HTML file that opens anywhere: no network, no server, no second file.
+
+    Path("report.html").write_text(report_html(open_case(incident, directory)), encoding="utf-8")
+
+It says what the terminal says, section by section; where a picture tells more than words, the picture stands in the
+place of the section.
+"""
+
+from __future__ import annotations
+
+from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.html.page import render_page
+from megatron_nanguard.report.html.parts import parts_of
+from megatron_nanguard.report.lang import Speaker
+
+
+def report_html(case: Case, lang: str = "en") -> str:
+    """Write one incident as an HTML page.
+
+    Args:
+        case: the incident, with a row per rank.
+        lang: one of the LANGUAGES.
+    """
+    speaker = Speaker(lang, case.incident.phrases)
+    return render_page(case, parts_of(case, speaker), speaker)

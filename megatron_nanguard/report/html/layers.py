@@ -1,0 +1,45 @@
+"""The layers of the model in forward order, whichever ranks hold them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from megatron_nanguard.postmortem.table import RankRow
+from megatron_nanguard.records.parameters import depth_of
+
+LAYER = re.compile(r"\bdecoder\.layers\.(\d+)\.?")
+DECODER = re.compile(r"\bdecoder\.")
+LEVEL = {"tickangle": 0, "tickfont": {"size": 11}}
+"""Names below an axis, none of them slanted."""
+NUMBERED = re.compile(r"^(?P<stack>.*layers)\.(?P<number>\d+)")
+
+
+def layers_in_order(rows: Sequence[RankRow]) -> tuple[str, ...]:
+    """Every layer that a rank has a norm of."""
+    seen = dict.fromkeys(layer for row in rows for layer in row.norm_by_layer)
+    return tuple(sorted(seen, key=depth_of))
+
+
+def short_names(layers: Iterable[str]) -> tuple[str, ...]:
+    """Names as an axis has room for them: "decoder.layers.3" -> "3" where the model has one stack of layers."""
+    layers = tuple(layers)
+    stacks = {found["stack"] for layer in layers if (found := NUMBERED.match(layer))}
+    return tuple(_short(layer, alone=len(stacks) == 1) for layer in layers)
+
+
+def stacked(name: str) -> str:
+    """A name in lines, broken after its underlines: as narrow as a column."""
+    return name.replace("_", "_<br>")
+
+
+def brief(words: str) -> str:
+    """Names inside of words, as a picture has room for them: "L3 pre_mlp_layernorm.weight"."""
+    return DECODER.sub("", LAYER.sub(r"L\1 ", words)).rstrip()
+
+
+def _short(layer: str, *, alone: bool) -> str:
+    found = NUMBERED.match(layer)
+    if found is None:
+        return layer.removeprefix("decoder.")
+    return found["number"] if alone else f"{found['stack'].removesuffix('.layers')} {found['number']}"

@@ -1,0 +1,109 @@
+"""The page as a whole: parts, data, styles and scripts in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from megatron_nanguard.postmortem.table import RankState
+from megatron_nanguard.printable import printable
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.grid import LEGEND
+from megatron_nanguard.report.html.details import rank_details, rank_places
+from megatron_nanguard.report.html.figures import Figure
+from megatron_nanguard.report.html.naming import tab_title
+from megatron_nanguard.report.html.parts import Part
+from megatron_nanguard.report.html.plotting import plotting_library
+from megatron_nanguard.report.html.security import content_policy, digest, island
+from megatron_nanguard.report.html.words import about
+from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.version import __version__
+
+HERE: Final = Path(__file__).parent
+SCRIPTS: Final = ("data.js", "theme.js", "copy.js", "grid.js", "search.js", "charts.js")
+"""In the order they run; each stands on those before it."""
+
+TOLD: Final = {
+    "state": phrase("state"),
+    "file": phrase("file"),
+    "elsewhere": phrase("its own file tells the rest"),
+    "rank": phrase("Rank {rank}, {place}", rank="{rank}", place="{place}"),
+    "cell": phrase("rank {rank}, {place}: {state}", rank="{rank}", place="{place}", state="{state}"),
+    "many": phrase("{number} ranks, the worst first", number="{number}"),
+}
+"""What the script says of a chosen cell; it puts the values in."""
+
+
+def render_page(case: Case, parts: Sequence[Part], speaker: Speaker) -> str:
+    """Lay out the page.
+
+    Args:
+        case: the incident.
+        parts: what stands in it, told.
+        speaker: tells what the templates say themselves.
+    """
+    figures = [part.picture for part in parts if isinstance(part.picture, Figure)]
+    library = plotting_library() if figures else None
+    script = "\n".join(map(_asset, SCRIPTS))
+    return (
+        _environment(speaker)
+        .get_template("page.html.j2")
+        .render(
+            lang=speaker.lang,
+            version=__version__,
+            title=tab_title(case.incident),
+            about=about(case.incident),
+            run=case.incident.run_id,
+            step=case.incident.step,
+            parts=parts,
+            policy=content_policy([digest(script)] + ([library.digest] if library else [])),
+            style=Markup(_asset("page.css")),
+            script=Markup(script),
+            library=Markup(library.packed) if library else None,
+            ranks=Markup(island(speaker.told(_ranks(case)))),
+            figures=Markup(island([_drawn(figure) for figure in figures])),
+        )
+    )
+
+
+def _environment(speaker: Speaker) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: _printable(value, speaker),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["phrase"] = phrase
+    return environment
+
+
+def _printable(value: Any, speaker: Speaker) -> Any:
+    """What a template prints, without characters that turn a line around; escaping comes after it."""
+    return printable(speaker.tell(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _asset(name: str) -> str:
+    return (HERE / "assets" / name).read_text(encoding="utf-8")
+
+
+def _ranks(case: Case) -> dict[str, Any]:
+    return {
+        "places": rank_places(case.rows),
+        "facts": {str(rank): facts for rank, facts in rank_details(case).items()},
+        "words": {state.value: words for state, words in LEGEND.items()},
+        "order": [state.value for state in RankState],
+        "told": TOLD,
+    }
+
+
+def _drawn(figure: Figure) -> dict[str, Any]:
+    """What the script needs to draw a chart."""
+    return {name: value for name, value in asdict(figure).items() if name in ("name", "traces", "layout", "width")}

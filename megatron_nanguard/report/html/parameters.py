@@ -1,0 +1,20 @@
+"""All bad parameters as one table that can be searched."""
+
+from __future__ import annotations
+
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.parameters import COLUMNS, both_of, notes_on, title_of
+
+
+def parameter_table(incident: Incident) -> Block | None:
+    """Every parameter that the incident lists; None where none is bad."""
+    everything = both_of(incident)
+    if not everything:
+        return None
+    return Block(
+        title_of(incident),
+        columns=COLUMNS,
+        rows=tuple((both.name, *both.cells()) for both in everything),
+        notes=tuple(notes_on(incident)),
+    )

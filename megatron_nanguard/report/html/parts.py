@@ -1,0 +1,142 @@
+"""The parts of the page in the order they are read: the sections of the report, some of them as pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.report import SECTIONS, Section, layers, microbatches, parameters, ranks, spread, verdict
+from megatron_nanguard.report.blocks import Block, Tone
+from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.html.figures import Figure
+from megatron_nanguard.report.html.grid import Grid, parallel_grid
+from megatron_nanguard.report.html.heatmap import heat_map
+from megatron_nanguard.report.html.parameters import parameter_table
+from megatron_nanguard.report.html.propagation import propagation
+from megatron_nanguard.report.html.replicas import compare_losses, compare_norms
+from megatron_nanguard.report.html.timeline import timeline
+from megatron_nanguard.report.html.words import glossary
+from megatron_nanguard.report.lang import Speaker
+
+BREAK: Final = re.compile("[:,\N{FULLWIDTH COLON}\N{FULLWIDTH COMMA}\N{FULLWIDTH LEFT PARENTHESIS}]")
+"""Where the short form of a title ends."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the page.
+
+    Attributes:
+        kind: how it is laid out.
+        name: its anchor.
+        heading: in the list of sections.
+        title: above it.
+        picture: what stands in it first; None where the words are all there is.
+        block: the same in words.
+    """
+
+    kind: Literal["block", "grid", "figure", "parameters", "fold"]
+    name: str
+    heading: str
+    title: str
+    picture: Grid | Figure | Block | None
+    block: Block | None
+
+    @property
+    def tone(self) -> Tone:
+        """How grave it is as a whole."""
+        return self.block.tone if self.block else Tone.PLAIN
+
+
+def parts_of(case: Case, speaker: Speaker) -> tuple[Part, ...]:
+    """Everything that there is something to say of, and what the words mean; what has no data is left out.
+
+    Args:
+        case: the incident.
+        speaker: tells it in the language of the page.
+    """
+    words = speaker.told(glossary())
+    return (
+        *(part for section in SECTIONS for part in _parts(section, case, speaker)),
+        Part("fold", "words", words.title, words.title, None, words),
+    )
+
+
+def _parts(section: Section, case: Case, speaker: Speaker) -> Iterator[Part]:
+    """The pictures of a section, the first one with its words; the words alone where nothing can be drawn."""
+    words = speaker.told(section(case))
+    pictures = [part for draw in PICTURES.get(section, ()) if (part := draw(case, speaker))]
+    if pictures:
+        yield replace(pictures[0], block=words)
+        yield from pictures[1:]
+    elif words is not None:
+        yield _words(section, words)
+
+
+def _words(section: Section, block: Block) -> Part:
+    """A section as the terminal has it; the first sentence of the verdict is the title of the page."""
+    name = section.__module__.rpartition(".")[2]
+    if section is verdict.describe and block.text:
+        return Part("block", name, block.title, block.text[0], None, replace(block, text=block.text[1:]))
+    return Part("block", name, _heading(block.title), block.title, None, block)
+
+
+def _heading(title: str) -> str:
+    """A title without what stands after its colon or comma: "How it spread"."""
+    return BREAK.split(title)[0]
+
+
+def _grid(case: Case, speaker: Speaker) -> Part | None:
+    if not case.rows:
+        return None
+    grid = parallel_grid(case.rows, case.incident.sizes)
+    heading, title = phrase("Ranks"), phrase("Ranks in their parallel layout")
+    return speaker.told(Part("grid", "ranks", heading, title, grid, None))
+
+
+def _parameters(case: Case, speaker: Speaker) -> Part | None:
+    table = parameter_table(case.incident)
+    if table is None:
+        return None
+    return speaker.told(Part("parameters", "parameters", phrase("Parameters"), table.title, table, None))
+
+
+def _figure(figure: Figure | None, speaker: Speaker) -> Part | None:
+    """What comes from the incident is told and escaped already; here only our own sentences are told."""
+    if figure is None:
+        return None
+    figure = speaker.on_its_own().told(figure)
+    return Part("figure", figure.name, figure.title, figure.title, figure, None)
+
+
+def _propagation(case: Case, speaker: Speaker) -> Part | None:
+    return _figure(propagation(case.incident, speaker.tell), speaker)
+
+
+def _timeline(case: Case, speaker: Speaker) -> Part | None:
+    return _figure(timeline(case.incident, speaker.tell), speaker)
+
+
+def _norms(case: Case, speaker: Speaker) -> Part | None:
+    return _figure(heat_map(case.rows, case.incident.sizes, case.incident.loss_scale), speaker)
+
+
+def _replicas(case: Case, speaker: Speaker) -> Part | None:
+    return _figure(compare_norms(case.rows, case.incident.sizes, case.incident.loss_scale), speaker)
+
+
+def _losses(case: Case, speaker: Speaker) -> Part | None:
+    return _figure(compare_losses(case.rows), speaker)
+
+
+PICTURES: Final[dict[Section, tuple[Callable[[Case, Speaker], Part | None], ...]]] = {
+    ranks.describe: (_grid,),
+    spread.describe: (_propagation,),
+    layers.describe: (_norms, _replicas),
+    parameters.describe: (_parameters,),
+    microbatches.describe: (_timeline, _losses),
+}
+"""Sections of which the page has pictures. A section that is not listed stands in the page in words."""

@@ -1,0 +1,63 @@
+"""The report in another language: every sentence of ours by its English template.
+
+A section makes English blocks; here they are told again, text by text. What has no translation, such as what an old
+version wrote, stays English, and so do names, operators and numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from megatron_nanguard.records.phrase import Phrase, Phrasing
+from megatron_nanguard.report.lang.catalog import catalog, placeholders
+from megatron_nanguard.report.texts import each_text
+
+LANGUAGES: Final = ("en", "zh")
+PUNCTUATION: Final = "\u2026\u3001\u3002\uff08\uff09\uff0c\uff1a\uff1b"
+IDEOGRAPHS: Final = "\u4e00-\u9fff"
+NO_BLANK: Final = re.compile(f"(?<=[{PUNCTUATION}]) | (?=[{PUNCTUATION}])|(?<=[{IDEOGRAPHS}]) (?=[{IDEOGRAPHS}])")
+"""Where two texts meet: wide punctuation brings its own blank, and ideographs have none between them."""
+MOST_PHRASES: Final = 256
+"""Of one text; a file in which a phrase has itself inside, or ever more others, was not written by us."""
+
+Form = TypeVar("Form")
+Tell = Callable[[str], str]
+
+
+class Speaker:
+    """Tells the texts of one report in one language.
+
+    Args:
+        lang: "en" or "zh".
+        recorded: how the texts of the incident were put together.
+    """
+
+    def __init__(self, lang: str, recorded: Mapping[str, Phrasing]) -> None:
+        self.lang = lang
+        self._catalog = catalog(lang)
+        self._recorded = recorded
+        self._left = 0
+
+    def on_its_own(self) -> Speaker:
+        """One that knows our sentences only, and looks no text up in what a file says of it."""
+        return Speaker(self.lang, {})
+
+    def tell(self, text: str) -> str:
+        """One text; as it is where the language has none for it."""
+        self._left = MOST_PHRASES
+        return self._tell(text)
+
+    def _tell(self, text: str) -> str:
+        how = text if isinstance(text, Phrase) else self._recorded.get(text)
+        form = self._catalog.get(how.template) if how else None
+        if how is None or form is None or self._left == 0 or not placeholders(form) <= how.values.keys():
+            return text
+        self._left -= 1
+        told = form.format(**{name: self._tell(value) for name, value in how.values.items()})
+        return NO_BLANK.sub("", told)
+
+    def told(self, form: Form) -> Form:
+        """Every text of a form."""
+        return each_text(form, self.tell) if self._catalog else form

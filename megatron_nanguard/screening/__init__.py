@@ -1,0 +1,16 @@
+"""Devices, links and collectives of a job, tried with known data and without the model.
+
+    outliers
+      device  rank 5 (TP 1, PP 1, DP 0)  wrong values: matmul, bfloat16
+      link    rank 4 to rank 6           what arrives is not what was sent
+
+`course` knows the order: every device against the CPU, every link of the layout, every collective of every group, then
+all pairs of a group that failed. Ranks meet in the store between two stages, so that a rank that hangs is named.
+"""
+
+from __future__ import annotations
+
+from megatron_nanguard.screening.course import Request, screen
+from megatron_nanguard.screening.layout import layout_of
+
+__all__ = ["Request", "layout_of", "screen"]

@@ -1,0 +1,25 @@
+"""What is tried on one device, in this order; each file gives one result after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.screening.checks import attention, matmul, memory, reductions
+from megatron_nanguard.screening.place import Place
+
+CHECKS: Final[dict[str, Callable[[Place], Iterator[DeviceCheck]]]] = {
+    "matmul": matmul.check,
+    "reductions": reductions.check,
+    "attention": attention.check,
+    "memory": memory.check,
+}
+
+
+def check_device(name: str, place: Place) -> tuple[DeviceCheck, ...]:
+    """One kind of check; an error of the device is a result as well."""
+    try:
+        return tuple(CHECKS[name](place))
+    except RuntimeError as error:  # what torch raises for an illegal access, an ECC error and no memory alike
+        return (DeviceCheck(name, "failed", str(error).partition("\n")[0], "", 0.0),)

@@ -1,0 +1,50 @@
+"""The softmax of attention scores under a causal mask, and exp over its whole range, against float64 on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.screening.checks.comparing import within
+from megatron_nanguard.screening.known_data import normals
+from megatron_nanguard.screening.place import Place
+
+HEADS, LENGTH = 4, 256
+SPREAD = 6.0
+"""Standard deviation of the scores: some rows lean on one key, others on many."""
+
+# exp of devices is off by some units in the last place of float32, and more on some where its argument is large: it
+# carries the rounding of the argument times log2(e), up to 2**-17 at 80. 2**-12 leaves room, and a wrong bit above the
+# twelfth is seen. bfloat16 has 8 bits.
+BOUND = {torch.float32: 2.0**-12, torch.bfloat16: 2.0**-7}
+SMALLEST = 2.0**-126
+"""Below it a device may flush to zero."""
+
+
+def check(place: Place) -> Iterator[DeviceCheck]:
+    """Softmax in float32 and bfloat16, exp in float32."""
+    scores = SPREAD * normals((HEADS, LENGTH, LENGTH), "scores")
+    hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    for dtype in BOUND:
+        masked = scores.to(dtype).masked_fill(hidden, -torch.inf)
+        yield _softmax(place, masked, dtype)
+    yield _exp(place)
+
+
+def _softmax(place: Place, scores: Tensor, dtype: torch.dtype) -> DeviceCheck:
+    on_device = place.spread(scores)
+    outputs, seconds = place.repeat(lambda: torch.softmax(on_device, -1))
+    expected = torch.softmax(scores.double(), -1)
+    name = f"causal softmax, {str(dtype).removeprefix('torch.')}"
+    return within(name, outputs, expected, BOUND[dtype] * expected + SMALLEST, seconds)
+
+
+def _exp(place: Place) -> DeviceCheck:
+    arguments = torch.linspace(-80.0, 80.0, HEADS * LENGTH * LENGTH)
+    on_device = place.spread(arguments)
+    outputs, seconds = place.repeat(lambda: torch.exp(on_device))
+    expected = torch.exp(arguments.double())
+    return within("exp, float32", outputs, expected, BOUND[torch.float32] * expected, seconds)

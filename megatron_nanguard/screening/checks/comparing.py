@@ -1,0 +1,56 @@
+"""An output beside the reference computed on the host: bit for bit, or within a bound that the caller has reasons for.
+
+wrong in 2 of 3 calls, 17 of 131072 values; worst [5, 3, 100]: 96.0, expected 32.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.screening.known_data import digest_of
+
+
+def exact(name: str, outputs: Sequence[Tensor], expected: Tensor, seconds: float) -> DeviceCheck:
+    """Judge outputs that have one right value whatever the order of the sums.
+
+    Args:
+        name: of the check.
+        outputs: [copies, ...] of each call, in host memory.
+        expected: [...], or the same of one copy.
+        seconds: of the fastest call.
+    """
+    return within(name, outputs, expected, torch.zeros_like(expected, dtype=torch.float64), seconds)
+
+
+def within(name: str, outputs: Sequence[Tensor], expected: Tensor, bound: Tensor, seconds: float) -> DeviceCheck:
+    """Judge outputs that may be off by a bound.
+
+    Args:
+        name: of the check.
+        outputs: [copies, ...] of each call, in host memory.
+        expected: [...], of one copy.
+        bound: float64 [...], largest difference; where it is not known to be finite nothing is judged.
+        seconds: of the fastest call.
+    """
+    reference = expected.double()
+    differences = [(output.double() - reference).abs() for output in outputs]
+    # A NaN compares as neither, so what is not within is wrong.
+    wrong = [~(difference <= bound) for difference in differences]
+    bad_calls = [number for number, each in enumerate(wrong) if bool(each.any())]
+    digest = digest_of(outputs[-1])
+    if not bad_calls:
+        return DeviceCheck(name, "right", "", digest, seconds)
+    first = bad_calls[0]
+    index = torch.unravel_index(
+        torch.where(wrong[first], differences[first].nan_to_num(torch.inf), -1.0).argmax(), wrong[first].shape
+    )
+    place = tuple(int(each) for each in index)
+    words = (
+        f"wrong in {len(bad_calls)} of {len(outputs)} calls, {int(wrong[first].sum())} of {wrong[first].numel()} "
+        f"values; worst {list(place)}: {float(outputs[first][place]):g}, expected {float(expected[place[1:]]):g}"
+    )
+    return DeviceCheck(name, "wrong", words, digest, seconds)

@@ -1,0 +1,52 @@
+"""Matrix products: whole numbers, which have one right answer, and numbers with all their bits, within a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.screening.checks.comparing import exact, within
+from megatron_nanguard.screening.known_data import integers, normals
+from megatron_nanguard.screening.place import Place
+
+ROWS, INNER = 384, 256
+
+# A bfloat16 holds whole numbers up to 256: of entries -1, 0 and 1 no partial sum over 256 leaves that range, so neither
+# the order of the sums nor partial sums rounded to bfloat16 change a bit. TF32 keeps 11 bits of a factor, and a float32
+# whole numbers up to 2**24 = 64 * 64 * 4096.
+LARGEST = {torch.bfloat16: 1, torch.float32: 64}
+
+# Relative to |a| @ |b|. Factors are exact in bfloat16, the sum and its split parts are rounded to 8 bits; TF32 rounds
+# each factor to 11 bits, twice 2**-11, and the sum of 256 products in float32 adds 2**-16.
+BOUND = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-9}
+
+
+def check(place: Place) -> Iterator[DeviceCheck]:
+    """Both kinds in bfloat16 and float32."""
+    for dtype in (torch.bfloat16, torch.float32):
+        short = str(dtype).removeprefix("torch.")
+        yield _whole_numbers(place, dtype, f"matmul of whole numbers, {short}")
+        yield _all_bits(place, dtype, f"matmul, {short}")
+
+
+def _whole_numbers(place: Place, dtype: torch.dtype, name: str) -> DeviceCheck:
+    a = integers((ROWS, INNER), LARGEST[dtype], name, "a").to(dtype)
+    b = integers((INNER, ROWS), LARGEST[dtype], name, "b").to(dtype)
+    outputs, seconds = _products(place, a, b)
+    return exact(name, outputs, a.double() @ b.double(), seconds)
+
+
+def _all_bits(place: Place, dtype: torch.dtype, name: str) -> DeviceCheck:
+    a, b = normals((ROWS, INNER), name, "a").to(dtype), normals((INNER, ROWS), name, "b").to(dtype)
+    outputs, seconds = _products(place, a, b)
+    bound = BOUND[dtype] * (a.double().abs() @ b.double().abs())
+    return within(name, outputs, a.double() @ b.double(), bound, seconds)
+
+
+def _products(place: Place, a: Tensor, b: Tensor) -> tuple[list[Tensor], float]:
+    left, right = place.spread(a), place.spread(b)
+    outputs, seconds = place.repeat(lambda: torch.matmul(left, right))
+    return list(outputs), seconds

@@ -1,0 +1,32 @@
+"""Sums, sums of squares and maxima over rows of whole numbers: one right answer in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from torch import Tensor
+
+from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.screening.checks.comparing import exact
+from megatron_nanguard.screening.known_data import integers
+from megatron_nanguard.screening.place import Place
+
+ROWS, COLUMNS = 256, 4096
+LARGEST = 16
+"""16 * 16 * 4096 = 2**20: far below 2**24, up to which a float32 holds every whole number."""
+
+KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda rows: rows.sum(-1),
+    "sum of squares": lambda rows: rows.square().sum(-1),
+    "maximum": lambda rows: rows.amax(-1),
+}
+
+
+def check(place: Place) -> Iterator[DeviceCheck]:
+    """Each kind in float32."""
+    rows = integers((ROWS, COLUMNS), LARGEST, "reductions")
+    on_device = place.spread(rows)
+    for kind, reduce in KINDS.items():
+        outputs, seconds = place.repeat(partial(reduce, on_device))
+        yield exact(f"{kind} over rows, float32", outputs, reduce(rows.double()), seconds)

@@ -1,0 +1,79 @@
+"""Point to point between two ranks: known bytes one way, then the other, digested at both ends.
+
+Each link has a group of its own: on gloo a message that never comes breaks every connection of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from megatron_nanguard.records.screening import Result, Transfer
+from megatron_nanguard.screening.attempt import Tried, attempt
+from megatron_nanguard.screening.known_data import digest_of, random_bytes
+from megatron_nanguard.screening.layout import Link
+
+PAYLOAD_BYTES = 4 << 20
+WARM_UP_BYTES = 8
+
+
+def try_link(
+    link: Link, rank: int, group: dist.ProcessGroup, device: torch.device, seconds: float
+) -> Iterator[Transfer]:
+    """Both directions, as this end sees them; the first that does not end is the last.
+
+    Args:
+        link: this rank and its peer.
+        rank: this rank.
+        group: of the two.
+        device: that holds the data.
+        seconds: longest wait for one message.
+    Collective: both ranks of the link.
+    """
+    low, high = link
+    for source, target in ((low, high), (high, low)):
+        transfer = _transfer(source, target, rank, group, device, seconds)
+        yield transfer
+        if transfer.result in ("late", "failed"):
+            return
+
+
+def lost(link: Link, rank: int, tried: Tried) -> Iterator[Transfer]:
+    """Both directions of a link whose connection could not even be made."""
+    low, high = link
+    for source, target in ((low, high), (high, low)):
+        yield Transfer(source, target, _end(source, rank), tried.result, "", "", tried.seconds, tried.words)
+
+
+def _transfer(
+    source: int, target: int, rank: int, group: dist.ProcessGroup, device: torch.device, seconds: float
+) -> Transfer:
+    data = random_bytes(PAYLOAD_BYTES, "link", source, target)
+    expected = digest_of(data)
+    sends = rank == source
+    buffer = data.to(device) if sends else torch.zeros(PAYLOAD_BYTES, dtype=torch.uint8, device=device)
+    warm_up = torch.zeros(WARM_UP_BYTES, dtype=torch.uint8, device=device)
+    tried = Tried("right", 0.0)
+    for message in (warm_up, buffer):
+        tried = _pass_on(message, source, target, rank, group, seconds)
+        if tried.result != "right":
+            return Transfer(source, target, _end(source, rank), tried.result, "", expected, tried.seconds, tried.words)
+    digest = digest_of(buffer)
+    result: Result = "right" if digest == expected else "wrong"
+    return Transfer(source, target, _end(source, rank), result, digest, expected, tried.seconds)
+
+
+def _pass_on(
+    message: torch.Tensor, source: int, target: int, rank: int, group: dist.ProcessGroup, seconds: float
+) -> Tried:
+    backend = dist.get_backend(group)
+    if rank == source:
+        return attempt(lambda: dist.isend(message, target, group=group), backend, seconds)
+    return attempt(lambda: dist.irecv(message, source, group=group), backend, seconds)
+
+
+def _end(source: int, rank: int) -> Literal["sent", "arrived"]:
+    return "sent" if rank == source else "arrived"

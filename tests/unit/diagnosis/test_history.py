@@ -1,0 +1,161 @@
+"""Earlier incidents, of this attempt and of others: what keeps to a device, to the data, or to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from megatron_nanguard.diagnosis import data, hardware_persistent, hardware_transient, uninitialised_or_race, verdict
+from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence
+from megatron_nanguard.records.device import RankDevice
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.postmortem import RankSets
+from megatron_nanguard.records.replay import ReplayPass
+from tests.unit.diagnosis.factories import arbitration, evidence, origin
+
+CARD_3, CARD_4 = RankDevice(5, "node7", "cuda:3"), RankDevice(5, "node7", "cuda:4")
+FAR = RankDevice(5, "node9", "cuda:3")
+ATTEMPT = "20260101T120000Z-ab12"
+
+
+def now(*earlier: EarlierIncident, **changes: Any) -> Evidence:
+    """Step 130, rank 5 on card 3 of node7, gone in the replay."""
+    known: dict[str, Any] = {
+        "step": 130,
+        "origins": (origin(),),
+        "ranks": RankSets((5,), (), ()),
+        "devices": (CARD_3,),
+        "num_hosts": 16,
+        "passes": (ReplayPass("plain", "no"),),
+    }
+    return evidence(**{**known, **changes}, earlier=earlier)
+
+
+def then(device: RankDevice = CARD_3, step: int = 120, rank: int = 9, attempt: str = ATTEMPT) -> EarlierIncident:
+    """What an earlier attempt met, in which another rank was on the device."""
+    return EarlierIncident(step, (rank,), "decoder.layers.3.mlp", "log", attempt, (replace(device, rank=rank),))
+
+
+def against(found: Cause | None) -> tuple[str, ...]:
+    return () if found is None else found.against
+
+
+def test_faults_that_keep_to_a_device_across_attempts_make_it_suspect_and_convict_nobody() -> None:
+    found = hardware_persistent.judge(now(then(), then(step=125, attempt="20260102T120000Z-cd34")))
+
+    assert found == Cause(
+        cause="hardware_persistent",
+        confidence=0.38,
+        for_=(
+            "the same device, node7, cuda:3, was accused in step 120 of attempt 20260101T120000Z-ab12 and step 125 of "
+            "attempt 20260102T120000Z-cd34 already",
+        ),
+        against=(),
+        not_tested=("the error counters of the device", "the accused call on a second device"),
+        next="",
+    )
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_however_many_they_are_the_device_is_not_the_first_of_causes(number: int) -> None:
+    several = [then(step=step) for step in range(100, 100 + number)]
+
+    assert verdict(now(*several))[0].cause != "hardware_persistent"
+
+
+def test_a_second_device_convicts_and_the_past_is_told_beside_it() -> None:
+    convicted = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, peer_device="cuda:0")
+
+    found = hardware_persistent.judge(now(then(), arbitrations=(convicted,)))
+
+    assert found is not None and found.confidence > 0.8
+    assert found.for_ == (
+        "aten.log.default on rank 5 is bad 8 times of 8 here, and finite on the device of rank 1 (cuda:0)",
+        f"the same device, node7, cuda:3, was accused in step 120 of attempt {ATTEMPT} already",
+    )
+
+
+def test_a_second_device_that_fails_too_acquits_the_suspect() -> None:
+    found = hardware_persistent.judge(now(then(), arbitrations=(arbitration(repeats=8, repeats_bad=8, peer="bad"),)))
+
+    assert found is not None and found.confidence < 0.05
+
+
+def test_the_host_is_suspect_where_its_devices_differ_and_it_is_one_of_several() -> None:
+    words = f"the same host, node7, was accused in step 120 of attempt {ATTEMPT} already"
+
+    found = hardware_persistent.judge(now(then(CARD_4)))
+
+    assert found is not None and found.for_ == (words,)
+    assert hardware_persistent.judge(now(then(CARD_4), num_hosts=1)) is None
+
+
+@pytest.mark.parametrize("num_hosts", [1, 16])
+def test_a_host_with_one_device_stands_for_it_unless_there_is_no_other(num_hosts: int) -> None:
+    alone = RankDevice(5, "node7", "")
+
+    found = hardware_persistent.judge(now(then(alone), devices=(alone,), num_hosts=num_hosts))
+
+    assert (found is not None) == (num_hosts > 1)
+
+
+def test_the_same_rank_on_another_device_speaks_against_both() -> None:
+    seen = now(then(FAR, rank=5))
+
+    assert hardware_persistent.judge(seen) is None
+    assert against(hardware_transient.judge(seen)) == (
+        f"step 120 of attempt {ATTEMPT} was bad on rank 5, on other devices",
+    )
+
+
+def test_the_same_step_on_another_device_is_the_data_and_not_the_device() -> None:
+    again = f"attempt {ATTEMPT} was bad in the same step, on other devices"
+    seen = now(then(FAR, step=130))
+
+    found = data.judge(seen)
+    assert found is not None and found.for_ == (again,)
+    assert f"step 130 of attempt {ATTEMPT} was bad too, on other devices (rank 9 there)" in against(
+        hardware_transient.judge(seen)
+    )
+    assert again in against(uninitialised_or_race.judge(seen))
+
+
+def test_the_same_step_on_the_same_device_tells_neither() -> None:
+    seen = now(then(step=130))
+
+    assert hardware_persistent.judge(seen) is None
+    assert data.judge(seen) is None
+
+
+def test_a_set_of_ranks_larger_than_a_host_accuses_no_device() -> None:
+    everybody = tuple(RankDevice(rank, "node7", f"cuda:{rank}") for rank in range(9))
+    seen = now(then(), origins=(), ranks=RankSets(tuple(range(9)), (), ()), devices=everybody)
+
+    assert hardware_persistent.judge(seen) is None
+
+
+def test_what_wanders_is_a_race_and_what_stays_is_none() -> None:
+    wandering = uninitialised_or_race.judge(now(then(), then(FAR)))
+    staying = uninitialised_or_race.judge(now(then(), then(step=125, rank=2)))
+
+    words = "2 earlier incidents without a clear cause, in different places"
+    assert wandering is not None and words in wandering.for_
+    assert staying is not None and words not in staying.for_
+
+
+def test_what_keeps_to_a_rank_speaks_for_a_lasting_fault_and_against_a_passing_one() -> None:
+    seen = now(*(EarlierIncident(step, (5,)) for step in (120, 121, 122)))
+
+    words = ("rank 5 was the only bad rank in step 120, step 121 and step 122 already",)
+    lasting, passing = hardware_persistent.judge(seen), hardware_transient.judge(seen)
+    assert lasting is not None and lasting.for_ == words
+    assert passing is not None and passing.against == words
+    assert not set(words) & set(passing.for_)
+
+
+def test_a_rank_among_several_bad_ones_is_not_the_only_one() -> None:
+    found = hardware_persistent.judge(now(EarlierIncident(120, (4, 5))))
+
+    assert found is not None and found.for_ == ("rank 5 was among the bad ranks in step 120 already",)

@@ -1,0 +1,100 @@
+"""What the hardware says goes into the files of an incident, and never holds it up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megatron_nanguard.health import HealthWatch
+from megatron_nanguard.health import look as look_file
+from megatron_nanguard.health.source import Told
+from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.records.health import HealthDifference, HealthReading
+from megatron_nanguard.records.incident import Incident
+from tests.unit.incident.test_course import SKIP, Watch, handle, setting_in
+
+
+class Card:
+    """A source that reports one more error each time it is asked."""
+
+    name = "npu-smi"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def read(self) -> Told:
+        self.asked += 1
+        return Told((HealthReading("npu-smi", "device", {"Double-bit Error Count": self.asked}, {}),))
+
+
+class Hung:
+    """A source that never answers."""
+
+    name = "NVML"
+
+    def __init__(self, released: threading.Event) -> None:
+        self._released = released
+
+    def read(self) -> Told:
+        self._released.wait()
+        return Told()
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """Set at the end of the test, so that no thread outlives it."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def incident_with(health: HealthWatch | None, watch: Watch, path: Path) -> Incident:
+    setting = replace(setting_in(path, []), health=health)
+    assert handle(watch(), setting) == SKIP
+    assert setting.shield.fault is None
+    return load_incident(path).incident
+
+
+def test_an_error_since_the_start_stands_in_the_incident_and_decides_it(watch: Watch, tmp_path: Path) -> None:
+    found = incident_with(HealthWatch(0, "npu:0, 4", "", [Card()]), watch, tmp_path)
+    (health,) = found.health
+    assert (health.rank, health.device) == (0, "npu:0, 4")
+    assert health.differences == (HealthDifference("device", "Double-bit Error Count", "1", "2", "uncorrectable"),)
+    assert found.causes[0].cause == "hardware_transient"
+
+
+def test_without_a_watch_nothing_is_said(watch: Watch, tmp_path: Path) -> None:
+    found = incident_with(None, watch, tmp_path)
+    assert found.health == ()
+    assert "hardware_transient" not in [cause.cause for cause in found.causes]
+
+
+def test_a_look_that_fails_is_no_fault_of_the_guard(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = HealthWatch(0, "npu:0, 4", "", [Card()])
+
+    def no_thread(self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(HealthWatch, "look", no_thread)
+    found = incident_with(health, watch, tmp_path)
+    assert found.health == ()
+    assert found.ranks.bad_before == (0,)
+
+
+def test_a_driver_that_hangs_costs_seconds_and_a_line(
+    watch: Watch, tmp_path: Path, released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look_file.Look.__init__, "__defaults__", (1.0,))
+    began = time.monotonic()
+    found = incident_with(HealthWatch(0, "cuda:0", "", [Hung(released)]), watch, tmp_path)
+    assert time.monotonic() - began < 10.0
+    (health,) = found.health
+    assert health.problems[0].startswith("NVML: no answer after ")
+    assert (health.differences, health.readings) == ((), ())

@@ -1,0 +1,61 @@
+"""Cases for the sections: an incident, and rows for the pictures where a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.report import Section
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.case import Case
+from tests.unit.factories import SIZES, incident
+
+DIRECTORY = Path("/data/DIR")
+
+# The demo: rank 5 is the origin, its replica was bad before the reduction, the other one after it.
+DEMO = {
+    0: RankState.BAD_BEFORE,
+    1: RankState.BAD_BEFORE,
+    2: RankState.INFECTED,
+    3: RankState.INFECTED,
+    4: RankState.BAD_BEFORE,
+    5: RankState.ORIGIN,
+    6: RankState.INFECTED,
+    7: RankState.INFECTED,
+}
+
+
+def row(rank: int, state: RankState = RankState.CLEAN, sizes: ParallelSizes = SIZES, **changes: Any) -> RankRow:
+    """A rank in Megatron's default order of which a file was read."""
+    place = Coordinates.in_default_order(rank, sizes)
+    known: dict[str, Any] = {"has_file": True, "host": "node1", "device": "Test CPU", **changes}
+    return RankRow(rank=rank, coordinates=place, label=place.label(sizes), state=state, **known)
+
+
+def demo_rows() -> tuple[RankRow, ...]:
+    """A row per rank of the demo."""
+    return tuple(row(rank, state) for rank, state in DEMO.items())
+
+
+def case(record: Incident | None = None, rows: Sequence[RankRow] = (), **changes: Any) -> Case:
+    """The smallest incident with what a test wants different."""
+    return Case(record or incident(**changes), DIRECTORY, tuple(rows))
+
+
+def described(section: Section, opened: Case) -> Block:
+    """What a section has to say; something it must have."""
+    block = section(opened)
+    assert block is not None
+    return block
+
+
+def bundled(directory: Path) -> Path:
+    """A directory with an accused call that can be run."""
+    (directory / "bundle").mkdir()
+    for name in ("call.json", "tensors.safetensors"):
+        (directory / "bundle" / name).touch()
+    return directory

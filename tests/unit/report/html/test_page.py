@@ -1,0 +1,143 @@
+"""The page as a whole: one file, no network, hostile names as text, and small enough at sixteen thousand ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from megatron_nanguard.records.postmortem import RankSets
+from megatron_nanguard.report import SECTIONS
+from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.html.naming import tab_title
+from megatron_nanguard.report.html.parts import parts_of
+from megatron_nanguard.report.lang import Speaker
+from tests.unit.diagnosis.factories import origin
+from tests.unit.factories import SETS, incident
+from tests.unit.report.cases import bundled
+from tests.unit.report.html.cases import demo_case, demo_incident, large_case
+
+MEGABYTE = 1e6
+HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\u2028\u202e{{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """What a browser would make of the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.words.append(data)
+
+    def ids(self) -> list[str | None]:
+        return [attributes["id"] for _, attributes in self.tags if "id" in attributes]
+
+    def values(self, name: str) -> list[str | None]:
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def demo() -> str:
+    return report_html(demo_case())
+
+
+def test_the_page_begins_with_the_verdict(demo: str) -> None:
+    words = " ".join(Page(demo).words)
+    assert "Step 3: rank 5 (tp1pp1dp0, host node1) made the first NaN: log in decoder.layers.3.mlp" in words
+
+
+def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> None:
+    case = demo_case()
+    parts = parts_of(case, Speaker("en", {}))
+
+    said = [block for section in SECTIONS if (block := section(case))]
+    assert [part.block for part in parts[1:-1] if part.block] == said[1:]
+    assert (parts[0].heading, parts[-1].name) == ("Verdict", "words")
+    assert [part.name for part in parts if part.picture] == [
+        "ranks",
+        "propagation",
+        "norms",
+        "replicas",
+        "timeline",
+        "losses",
+        "parameters",
+    ]
+
+
+def test_what_has_no_data_is_left_out() -> None:
+    parts = parts_of(Case(incident(), Path("/data/DIR")), Speaker("en", {}))
+    assert [part.name for part in parts] == ["verdict", "ranks", "happened", "files", "words"]
+    assert not any(part.picture for part in parts)
+
+
+def test_a_page_without_charts_carries_no_plotting_library() -> None:
+    text = report_html(Case(incident(), Path("/data/DIR")))
+    assert 'id="data-library"' not in text
+    assert len(text) < 0.1 * MEGABYTE
+
+
+def test_nothing_is_fetched_and_no_anchor_is_given_twice(demo: str) -> None:
+    page = Page(demo)
+    ids = page.ids()
+    assert len(ids) == len(set(ids))
+    assert page.values("src") == []
+    assert all(str(link).startswith("#") for link in page.values("href"))
+    assert {str(link)[1:] for link in page.values("href")} <= set(ids)
+
+
+def test_hostile_names_stay_text() -> None:
+    case = demo_case(
+        run_id=HOSTILE,
+        notes=(HOSTILE,),
+        origin=(origin(module=HOSTILE, operator=HOSTILE, path=(HOSTILE, HOSTILE)),),
+    )
+
+    page = Page(report_html(case))
+
+    assert "img" not in [tag for tag, _ in page.tags]
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    spelled = HOSTILE.replace("\u2028", "\\u2028").replace("\u202e", "\\u202e")
+    assert spelled in page.words
+
+
+def test_a_command_can_be_copied(tmp_path: Path) -> None:
+    page = Page(report_html(Case(demo_incident(), bundled(tmp_path))))
+    assert f"python {tmp_path}/bundle/repro.py" in page.words
+    assert "Copied" in page.values("data-done")
+
+
+def test_the_tab_tells_incidents_apart() -> None:
+    assert tab_title(demo_incident()) == "rank 5 log L3.mlp, step 3, ab12"
+    assert tab_title(incident(ranks=SETS)) == "ranks 0, 1, 4, 5 not finite, step 3, ab12"
+    assert tab_title(incident(ranks=RankSets(tuple(range(9)), (), ()))) == "9 ranks not finite, step 3, ab12"
+
+
+def test_the_same_incident_gives_the_same_page(demo: str) -> None:
+    assert report_html(demo_case()) == demo
+
+
+def test_the_page_of_sixteen_thousand_ranks_can_be_mailed() -> None:
+    assert len(report_html(large_case()).encode()) < 10 * MEGABYTE
+
+
+def test_the_plotting_library_is_imported_for_a_page_alone() -> None:
+    code = "import sys, megatron_nanguard.report.html; print([m for m in ('plotly', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

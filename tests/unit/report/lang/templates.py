@@ -1,0 +1,39 @@
+"""Every sentence of ours that stands in the code, found by its call of `phrase`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import megatron_nanguard
+
+PACKAGE = Path(megatron_nanguard.__file__).parent
+MADE_BY = {"phrase": 0, "Phrase": 1}
+"""Where the template stands among the arguments."""
+IN_PAGE = re.compile(r"""phrase\((["'])((?:(?!\1).)*)\1""")
+
+
+def templates() -> set[str]:
+    """All of them; a template that is no literal is told as such."""
+    found = set()
+    for file in PACKAGE.rglob("*.py"):
+        found.update(_literal(call, file) for call in _calls(file))
+    for file in PACKAGE.rglob("*.j2"):
+        found.update(words for _, words in IN_PAGE.findall(file.read_text(encoding="utf-8")))
+    return found
+
+
+def _calls(file: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if is_named and len(node.args) > MADE_BY.get(node.func.id, len(node.args)):
+            yield node
+
+
+def _literal(call: ast.Call, file: Path) -> str:
+    assert isinstance(call.func, ast.Name)
+    template = call.args[MADE_BY[call.func.id]]
+    is_literal = isinstance(template, ast.Constant) and isinstance(template.value, str)
+    return str(template.value) if is_literal else f"{file.name}:{call.lineno}: {ast.unparse(template)}"

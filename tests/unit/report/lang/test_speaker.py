@@ -1,0 +1,65 @@
+"""One text after the other in another language, whatever a file says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatron_nanguard.records.phrase import Phrasing, phrase
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.lang import MOST_PHRASES, Speaker
+
+RANK = Phrasing("rank {rank}", {"rank": "5"})
+CALL = Phrasing("{operator} on rank {rank}", {"operator": "log", "rank": "5"})
+
+
+def test_what_was_recorded_is_told_with_its_values() -> None:
+    assert Speaker("zh", {"log on rank 5": CALL}).tell("log on rank 5") == "rank 5 上的 log"
+
+
+def test_a_value_that_was_put_together_is_told_too() -> None:
+    told = Phrasing("{call} is finite on another device", {"call": "log on rank 5"})
+
+    assert Speaker("zh", {"x": told, "log on rank 5": CALL}).tell("x") == "rank 5 上的 log 在另一设备上有限"
+
+
+def test_a_phrase_needs_no_record() -> None:
+    assert Speaker("zh", {}).tell(phrase("Verdict")) == "结论"
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        Phrasing("a sentence of another version", {}),
+        Phrasing("rank {rank}", {}),
+        Phrasing("{operator} on rank {rank}", {"operator": "log"}),
+    ],
+)
+def test_what_cannot_be_told_stays_as_it_is(recorded: Phrasing) -> None:
+    assert Speaker("zh", {"text": recorded}).tell("text") == "text"
+
+
+def test_a_name_that_reads_like_a_label_is_no_label() -> None:
+    block = Block(phrase("Notes"), rows=((phrase("module"), "module"),))
+
+    assert Speaker("zh", {}).told(block) == Block("备注", rows=(("模块", "module"),))
+
+
+def test_english_is_left_alone() -> None:
+    block = Block(phrase("Notes"))
+
+    assert Speaker("en", {"Notes": RANK}).told(block) is block
+
+
+def test_a_phrase_that_has_itself_inside_comes_to_an_end() -> None:
+    twice = Phrasing("{first}; {then}", {"first": "x", "then": "x"})
+
+    told = Speaker("zh", {"x": twice}).tell("x")
+
+    assert told.count("；") == MOST_PHRASES
+
+
+def test_wide_punctuation_brings_its_own_blanks() -> None:
+    who = Phrasing("rank {rank} ({places})", {"rank": "5", "places": "TP 1"})
+    told = Phrasing("{ranks} cannot run the step again: {why}", {"ranks": "who", "why": "FSDP"})
+
+    assert Speaker("zh", {"who": who, "x": told}).tell("x") == "rank 5（TP 1）无法重放这一步：FSDP"
