@@ -63,10 +63,20 @@ def backward_line(node: Any) -> Line | None:
 
 
 def _short(path: str) -> str:
-    """A file as it is imported: below the longest entry of the module path that holds it; else the whole path."""
+    """A file as it is imported: below the longest entry of the module path that holds it, else below its package.
+
+    An editable install stands on no entry of the module path; a file of no package keeps its whole path.
+    """
     entries = (os.path.join(os.path.abspath(entry), "") for entry in sys.path)
     longest = max((entry for entry in entries if path.startswith(entry)), key=len, default="")
-    return path.removeprefix(longest)
+    return path.removeprefix(longest or _above_package(path))
+
+
+def _above_package(path: str) -> str:
+    folder = os.path.dirname(path)
+    while len(folder) > 1 and os.path.exists(os.path.join(folder, "__init__.py")):
+        folder = os.path.dirname(folder)
+    return "" if folder == os.path.dirname(path) else os.path.join(folder, "")
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +34,19 @@ def test_a_file_is_told_below_the_longest_entry_that_holds_it(
 ) -> None:
     monkeypatch.setattr("sys.path", entries)
     assert str(Line(compile("", path, "exec"), 7)) == f"{told}:7 in <module>"
+
+
+def test_a_file_of_an_editable_install_is_told_below_its_outermost_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inner = tmp_path / "source" / "model" / "layers"
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent):
+        (folder / "__init__.py").touch()
+    monkeypatch.setattr("sys.path", ["/site"])
+    assert str(Line(compile("", str(inner / "mlp.py"), "exec"), 7)) == "model/layers/mlp.py:7 in <module>"
+    alone = str(tmp_path / "source" / "train.py")
+    assert str(Line(compile("", alone, "exec"), 7)) == f"{alone}:7 in <module>"
 
 
 def test_method_goes_by_its_class_where_python_tells_it() -> None:
