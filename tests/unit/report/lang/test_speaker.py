@@ -19,7 +19,7 @@ def test_what_was_recorded_is_told_with_its_values() -> None:
 def test_a_value_that_was_put_together_is_told_too() -> None:
     told = Phrasing("{call} is finite on another device", {"call": "log on rank 5"})
 
-    assert Speaker("zh", {"x": told, "log on rank 5": CALL}).tell("x") == "rank 5 上的 log 在另一设备上有限"
+    assert Speaker("zh", {"x": told, "log on rank 5": CALL}).tell("x") == "rank 5 上的 log 在另一设备上为有限值"
 
 
 def test_a_phrase_needs_no_record() -> None:
