@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis import facts, health, history
 from megatron_nanguard.diagnosis.evidence import Evidence
-from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
@@ -51,6 +51,10 @@ def _against(evidence: Evidence, scales: Scales) -> None:
     is_steady = evidence.came_back("plain") == "yes" and not evidence.wavers()
     if is_steady and not any(each.repeats for each in evidence.arbitrations):
         scales.speaks_against(STRONG, phrase("the fault came back in the replay"))
+    elif is_steady and evidence.came_back("traced") == "yes":
+        scales.speaks_against(
+            SLIGHT, phrase("the fault came back each time the step was run again: it was no single event")
+        )
     if evidence.came_back("synchronous") == "no" and evidence.came_back("plain") == "yes":
         scales.speaks_against(STRONG, phrase("it vanishes under synchronisation, which no device fault does"))
     if evidence.came_back("marker") == "yes" or any(True for _ in facts.of_kind(evidence, OriginKind.NEVER_WRITTEN)):

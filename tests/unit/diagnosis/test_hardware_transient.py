@@ -42,6 +42,17 @@ def test_a_fault_that_is_gone_the_second_time_it_is_traced_may_be_a_transient() 
     assert judge(evidence(passes=wavering[:2], ranks=ALONE)) is None
 
 
+def test_a_fault_that_comes_back_with_the_step_and_not_with_the_call_is_no_single_event() -> None:
+    steady = tuple(ReplayPass(label, "yes") for label in ("plain", "traced"))  # type: ignore[arg-type]
+    clean_alone = (arbitration(repeats=8, repeats_bad=0),)
+
+    found, once = judge(evidence(passes=steady, arbitrations=clean_alone)), judge(evidence(arbitrations=clean_alone))
+
+    assert found is not None and once is not None and found.confidence < once.confidence
+    assert found.against == ("the fault came back each time the step was run again: it was no single event",)
+    assert once.against == ()
+
+
 def test_a_clean_replay_alone_has_a_ceiling() -> None:
     found = judge(evidence(passes=GONE, ranks=ALONE))
 
