@@ -16,7 +16,8 @@ from megatron_nanguard.attempt.drilling import UNFIRED_EXIT_CODE
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
 from megatron_nanguard.megatron_api import host
-from megatron_nanguard.patching import Engine, Shield, line_of
+from megatron_nanguard.patch_points.release import release
+from megatron_nanguard.patching import Engine, Shield
 from megatron_nanguard.policy import abort
 from megatron_nanguard.stepping import Steps, Wards
 
@@ -51,8 +52,7 @@ class Guard:
     @staticmethod
     def release() -> tuple[int, int] | None:
         """Release line of the Megatron that is imported."""
-        version = host.core_version()
-        return None if version is None else line_of(version)
+        return release()
 
     # ---------------------------------------------------------------- off
 

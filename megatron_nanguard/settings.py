@@ -18,6 +18,10 @@ from megatron_nanguard.errors import SettingsError
 
 PREFIX = "nanguard"
 
+SAVES_CALLS = frozenset({"op", "step", "full"})
+SAVES_STEP = frozenset({"step", "full"})
+"""Levels of --nanguard-capture."""
+
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
     def read(text: str) -> str:
@@ -210,7 +214,7 @@ class Settings:
             raise SettingsError("--nanguard-drill needs --nanguard")
         if self.watch and not self.on:
             raise SettingsError("--nanguard-watch needs --nanguard")
-        if self.capture in ("step", "full") and self.replay == "off":
+        if self.capture in SAVES_STEP and self.replay == "off":
             raise SettingsError(
                 f"--nanguard-capture {self.capture} needs --nanguard-replay auto, for which the step's data is kept"
             )

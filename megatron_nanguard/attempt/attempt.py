@@ -17,7 +17,8 @@ from megatron_nanguard.attempt.run import Run
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.patch_points import ESSENTIAL
-from megatron_nanguard.patching import KNOWN, line_of
+from megatron_nanguard.patch_points.release import release
+from megatron_nanguard.patching import KNOWN
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.settings import PREFIX, Settings
@@ -73,11 +74,10 @@ class Attempt:
     def _tell_of_host(self, lost: Mapping[str, str]) -> None:
         """A Megatron we do not know, and what is lost where a function is not as we know it. Alike on all ranks."""
         problems = [f"{reason} (patch group {group!r})" for group, reason in lost.items()]
-        version = host.core_version()
-        release = None if version is None else line_of(version)
-        if release is not None and not KNOWN[0] <= release <= KNOWN[1]:
+        line = release()
+        if line is not None and not KNOWN[0] <= line <= KNOWN[1]:
             problems.append(
-                f"Megatron core {version} is outside of 0.8 to 0.19, which this version knows; "
+                f"Megatron core {host.core_version()} is outside of 0.8 to 0.19, which this version knows; "
                 "functions that look as expected are wrapped, nanguard doctor lists them"
             )
         if problems and self.settings.strict:

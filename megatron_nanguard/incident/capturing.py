@@ -18,10 +18,11 @@ from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.incident.collecting import SAVES_STEP, Collector
+from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.records.capture import TENSORS_SUFFIX, file_name
+from megatron_nanguard.settings import SAVES_STEP
 
 log = logging.getLogger("megatron_nanguard")
 

@@ -19,10 +19,7 @@ from megatron_nanguard.megatron_api.optimizer_numbers import numbers
 from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
 from megatron_nanguard.replay import RecordedCall
 from megatron_nanguard.replay.digests import named_digests
-
-SAVES_CALLS = frozenset({"op", "step", "full"})
-SAVES_STEP = frozenset({"step", "full"})
-"""Levels of --nanguard-capture."""
+from megatron_nanguard.settings import SAVES_STEP
 
 
 def first_gradients(subject: Subject) -> dict[str, str]:

@@ -23,7 +23,7 @@ from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all, 
 from megatron_nanguard.incident.auditing import audit_here, with_bad_copies
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.checking import check_scale
-from megatron_nanguard.incident.collecting import SAVES_CALLS, SAVES_STEP, Collector, first_gradients
+from megatron_nanguard.incident.collecting import Collector, first_gradients
 from megatron_nanguard.incident.files import MergedFile, sentence
 from megatron_nanguard.incident.outcome import Outcome, conclude
 from megatron_nanguard.incident.own_file import OwnFile
@@ -42,6 +42,7 @@ from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.flags import FP32_MAX
+from megatron_nanguard.settings import SAVES_CALLS, SAVES_STEP
 
 log = logging.getLogger("megatron_nanguard")
 

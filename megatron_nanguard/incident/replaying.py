@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from megatron_nanguard.arbitration.accused import (
     accused_events,
@@ -73,8 +73,8 @@ class Replayer:
     is_state_clean: bool
     has_dynamic_scale: bool
     lower_scale: Trial = "not_tried"
-    calls: tuple[CaughtCall, ...] = ()
-    roles: Roles = NOBODY
+    calls: tuple[CaughtCall, ...] = field(default=(), init=False)
+    roles: Roles = field(default=NOBODY, init=False)
 
     @property
     def subject(self) -> Subject:

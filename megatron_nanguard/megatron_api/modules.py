@@ -8,6 +8,11 @@ from typing import Any
 from torch.nn import Module
 
 
+def chunks_of(model: Any) -> list[Any]:
+    """The model chunks of a schedule's ``model``: one, or a list of them under virtual pipelining."""
+    return list(model) if isinstance(model, Sequence) else [model]
+
+
 def wrapper_chain(chunk: Module) -> Iterator[Module]:
     """Yield the chunk and what it wraps, outermost first: DDP or FSDP, then Float16Module, then the model.
 

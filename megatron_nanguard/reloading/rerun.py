@@ -18,6 +18,7 @@ from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host, optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
+from megatron_nanguard.megatron_api.modules import chunks_of
 from megatron_nanguard.patch_points import (
     ESSENTIAL,
     forward_backward,
@@ -28,7 +29,8 @@ from megatron_nanguard.patch_points import (
     validate_result,
     wrap_chunk,
 )
-from megatron_nanguard.patching import Engine, line_of
+from megatron_nanguard.patch_points.release import release
+from megatron_nanguard.patching import Engine
 from megatron_nanguard.reloading.arguments import changed_arguments
 from megatron_nanguard.reloading.step import ReloadedStep, reload_step
 from megatron_nanguard.sentinel import BeforeReduction
@@ -60,7 +62,7 @@ class Rerun:
         self._before = BeforeReduction(per_parameter=True)
         self._step: ReloadedStep | None = None
         self.has_compared = False
-        self._engine = Engine(POINTS, self.handlers(), _release)
+        self._engine = Engine(POINTS, self.handlers(), release)
 
     def install(self) -> None:
         """Register the hooks; the script comes next."""
@@ -104,8 +106,7 @@ class Rerun:
         """The captured step in place of the one that the host was about to make."""
         if kwargs.get("forward_only", False):
             return kwargs
-        model = kwargs["model"]
-        chunks = list(model) if isinstance(model, Sequence) else [model]
+        chunks = chunks_of(kwargs["model"])
         self._before.clear()
         self._step = reload_step(self._incident, chunks, self._optimizer_of(chunks))
         return {**kwargs, "data_iterator": self._step.data_iterator, "num_microbatches": self._step.num_microbatches}
@@ -140,8 +141,3 @@ class Rerun:
     def _optimizer_of(self, chunks: Sequence[Any]) -> Any:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
         return next((optimizer for optimizer, _ in known), None)
-
-
-def _release() -> tuple[int, int] | None:
-    version = host.core_version()
-    return None if version is None else line_of(version)

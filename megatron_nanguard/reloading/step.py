@@ -20,6 +20,7 @@ from megatron_nanguard.capture.state import put_back as put_state_back
 from megatron_nanguard.device import Device, device_of
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api.modules import chunks_of
 from megatron_nanguard.megatron_api.optimizer_numbers import put_numbers_back
 from megatron_nanguard.megatron_api.parallel import global_rank
 from megatron_nanguard.parameters.registry import ParameterMap
@@ -80,7 +81,7 @@ def reload_step(directory: str | Path, model: Any, optimizer: Any = None) -> Rel
         PostmortemError: nothing was captured there, or it cannot be read.
         ReplayError: it is of another model or layout.
     """
-    chunks = list(model) if isinstance(model, Sequence) else [model]
+    chunks = chunks_of(model)
     captured = read(find_incident(Path(directory)), global_rank())
     coordinates, sizes = read_coordinates(chunks)
     _check_place(captured, coordinates, sizes)

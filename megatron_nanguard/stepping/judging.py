@@ -25,7 +25,7 @@ class Judge:
     """Judges the steps of one attempt.
 
     Args:
-        counts: steps guarded, alarms, incidents.
+        counts: steps guarded, alarms, incidents, checks at a lower scale.
     """
 
     def __init__(self, attempt: Attempt, shield: Shield, counts: Counter[str]) -> None:

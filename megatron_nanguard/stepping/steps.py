@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatron_nanguard.attempt import Attempt
 from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
+from megatron_nanguard.megatron_api.modules import chunks_of
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import skip
 from megatron_nanguard.records.incident import PolicyOutcome
@@ -26,7 +27,7 @@ class Steps:
     """The steps of one attempt.
 
     Args:
-        counts: steps guarded, alarms, incidents.
+        counts: steps guarded, alarms, incidents, checks at a lower scale.
         give_up: called on all ranks together when a fault of ours showed on one.
         leave: ends the process, alike on all ranks.
     """
@@ -50,8 +51,7 @@ class Steps:
     def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """A forward-backward pass begins; the keyword arguments to go on with."""
         with self._shield("step"):
-            model = kwargs["model"]
-            ward = self._wards.training(list(model) if isinstance(model, Sequence) else [model])
+            ward = self._wards.training(chunks_of(kwargs["model"]))
             kwargs = ward.subject.open(schedule, kwargs)
             ward.step_begins()
         if self._shield.fault is not None:
