@@ -31,7 +31,7 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
         from megatron_nanguard.arbitration.bundle import read_bundle
         from megatron_nanguard.arbitration.devices import compare_devices, default_devices
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"a call can only be run where torch is installed: {error}") from None
+        raise ReplayError(f"a call can only be run where torch is installed: {error}") from None
     call = read_bundle(find_bundle(directory))
     outcomes = compare_devices(call, devices or default_devices())
     _print(call.saved, outcomes)

@@ -1,4 +1,4 @@
-"""Leave, alike on all ranks, after every rank's evidence is on disk."""
+"""Leave, alike on all ranks, after every rank's evidence is on disk; digests in `capture/` are waited for by none."""
 
 from __future__ import annotations
 

@@ -197,6 +197,6 @@ def test_replay_without_torch_is_one_line(tmp_path: Path) -> None:
 
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
 
-    assert result.returncode == 1
-    assert result.stderr.startswith("Error: a call can only be run where torch is installed: ")
+    assert result.returncode == 5
+    assert result.stderr.startswith("nanguard: a call can only be run where torch is installed: ")
     assert result.stderr.count("\n") == 1
