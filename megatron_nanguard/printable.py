@@ -33,5 +33,11 @@ def printable_json(text: str) -> str:
     return _IN_A_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def spelled_for(text: str, encoding: str | None) -> str:
+    """Spell out what the encoding of an output lacks; None stands for UTF-8."""
+    name = encoding or "utf-8"
+    return text.encode(name, "backslashreplace").decode(name)
+
+
 def _spelled(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")

@@ -29,22 +29,31 @@ def check_target(file: Path, force: bool) -> None:
 
 
 def write_page(file: Path, text: str) -> None:
-    """Write under a temporary name, then rename.
+    """Write the page; a link stays one.
 
     Raises:
         SettingsError: it cannot be written.
     """
     target = file.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, target)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(target, text.encode())
     except OSError as error:
         raise _not_written(file, error) from error
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write under a temporary name, then rename.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _not_written(file: Path, error: OSError) -> SettingsError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from megatron_nanguard.cli.output import say
+from megatron_nanguard.cli.page import write_whole
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.records.json_form import to_json
 
@@ -87,10 +88,7 @@ def _tell(result: Screening, json_file: Path | None) -> None:
 
 def _write(file: Path, content: bytes) -> None:
     """Write whole or not at all; the result was printed, and the other ranks wait for the exit code."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, file)
+        write_whole(file, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         say(f"nanguard: --json {file} cannot be written: {error.strerror}", err=True)

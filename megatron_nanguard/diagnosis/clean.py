@@ -26,7 +26,7 @@ def why_clean(clean: Collection[int], joined: Joined) -> str:
     untouched = sorted(set(clean) & set(joined.untouched))
     if not joined.origins or not untouched:
         return ""
-    began = {rank for origin in joined.origins for rank in (origin.rank, *origin.ranks)}
+    began = {rank for origin in joined.origins for rank in origin.members}
     reached = sorted(began | {one.rank for one in joined.infected})
     words = ONLY_GRADIENTS if joined.only_gradients else NOTHING_CAME
     return words.format(clean=name_ranks(untouched), reached=name_ranks(reached))

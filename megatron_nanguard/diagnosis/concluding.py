@@ -13,12 +13,10 @@ from megatron_nanguard.diagnosis.health import worth_telling
 from megatron_nanguard.diagnosis.join import join
 from megatron_nanguard.diagnosis.onset import began_by
 from megatron_nanguard.diagnosis.received import received_before
-from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase, phrases_of
+from megatron_nanguard.records.incident import SUMMARY, Incident
+from megatron_nanguard.records.phrase import FOLLOWED, joined, phrases_of
 from megatron_nanguard.records.trace import RankTrace
 
-SUMMARY = phrase("Step {step}: {what}")
-"""As the merge writes it."""
 EXPLAINED = frozenset({"data", "loss_or_mask", "numerics", "state_corruption", "loss_scaling", "norm_overflow"})
 """An earlier incident with one of these causes was no chance, and tells nothing of one with other data."""
 
@@ -58,8 +56,7 @@ def trace_back(incident: Incident, traces: Sequence[RankTrace]) -> Incident:
     if not traces:
         return incident
     known = {trace.rank for trace in traces}
-    everyone = (*incident.ranks.bad_before, *incident.ranks.bad_after_only, *incident.ranks.clean)
-    joined = join(traces, [rank for rank in everyone if rank not in known])
+    joined = join(traces, [rank for rank in incident.ranks.everyone if rank not in known])
     return replace(
         incident,
         origin=joined.origins,

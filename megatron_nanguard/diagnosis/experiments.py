@@ -13,6 +13,12 @@ from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.origins import is_reducing
 from megatron_nanguard.diagnosis.trials import (
     ALONE,
+    HERE_AND_ELSEWHERE,
+    IN_FIXED_ORDER,
+    ON_THE_CPU,
+    UNFUSED_LAYERS,
+    WAITING_ALWAYS,
+    WITHOUT_CACHE,
     has_call,
     is_not_local,
     is_not_synchronous,
@@ -62,7 +68,7 @@ class Experiment(NamedTuple):
     says: str = ""
 
 
-def _is_on(option: str) -> Callable[[Evidence], bool]:
+def _has_option(option: str) -> Callable[[Evidence], bool]:
     return lambda evidence: evidence.host_options.get(option, "None") not in OFF
 
 
@@ -81,10 +87,10 @@ def _predict(clean: str, bad: str) -> dict[str, str]:
     return {**dict.fromkeys(clean.split(), CLEAN), **dict.fromkeys(bad.split(), BAD)}
 
 
-IF_THE_TRANSPORT: Final = _predict(clean="communication", bad="numerics operator data state_corruption loss_or_mask")
+CLEAN_IF_TRANSPORT: Final = _predict(clean="communication", bad="numerics operator data state_corruption loss_or_mask")
 CHEAPEST_FIRST: Final = (
     Experiment(
-        phrase("python bundle/repro.py --device cpu"),
+        ON_THE_CPU,
         _predict(
             clean="operator hardware_transient hardware_persistent uninitialised_or_race communication",
             bad="numerics loss_or_mask data state_corruption",
@@ -117,7 +123,7 @@ CHEAPEST_FIRST: Final = (
         lambda evidence: evidence.scaler is not None and evidence.scaler.lower_scale == "not_tried",
     ),
     Experiment(
-        phrase("the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)"),
+        WAITING_ALWAYS,
         _predict(
             clean="uninitialised_or_race",
             bad="operator numerics loss_or_mask data state_corruption framework communication hardware_persistent",
@@ -127,12 +133,12 @@ CHEAPEST_FIRST: Final = (
     Experiment(
         phrase("the same steps without --overlap-grad-reduce"),
         _predict(clean="uninitialised_or_race", bad="communication numerics operator state_corruption data"),
-        _is_on("overlap_grad_reduce"),
+        _has_option("overlap_grad_reduce"),
     ),
     Experiment(
         phrase("the same steps without --overlap-param-gather"),
         _predict(clean="uninitialised_or_race framework", bad="state_corruption operator numerics data"),
-        _is_on("overlap_param_gather"),
+        _has_option("overlap_param_gather"),
     ),
     Experiment(
         phrase("the same steps with --attention-backend unfused"),
@@ -141,7 +147,7 @@ CHEAPEST_FIRST: Final = (
         "attention_backend",
     ),
     Experiment(
-        phrase("the same steps with --transformer-impl local"),
+        UNFUSED_LAYERS,
         _predict(clean="operator", bad="numerics loss_or_mask data state_corruption hardware_persistent"),
         is_not_local,
         "transformer_impl",
@@ -153,18 +159,18 @@ CHEAPEST_FIRST: Final = (
     ),
     Experiment(
         phrase("the same steps with NCCL_ALGO=Ring and NCCL_NVLS_ENABLE=0"),
-        IF_THE_TRANSPORT,
+        CLEAN_IF_TRANSPORT,
         is_on("cuda"),
     ),
-    Experiment(phrase("the same steps with HCCL_DETERMINISTIC=true"), IF_THE_TRANSPORT, is_on("npu")),
+    Experiment(IN_FIXED_ORDER, CLEAN_IF_TRANSPORT, is_on("npu")),
     Experiment(
         phrase("the same steps without --recompute-granularity"),
         _predict(clean="framework", bad="operator numerics data loss_or_mask"),
-        _is_on("recompute_granularity"),
+        _has_option("recompute_granularity"),
         "recompute_granularity",
     ),
     Experiment(
-        phrase("the same steps with PYTORCH_NO_CUDA_MEMORY_CACHING=1 (PYTORCH_NO_NPU_MEMORY_CACHING=1 on Ascend)"),
+        WITHOUT_CACHE,
         _predict(
             clean="uninitialised_or_race",
             bad="hardware_persistent operator numerics data loss_or_mask framework",
@@ -181,7 +187,7 @@ CHEAPEST_FIRST: Final = (
     ),
     # A fault that went away on this host by itself may do so on any other: one clean run proves nothing.
     Experiment(
-        phrase("the same steps several times on this host, and as often on another"),
+        HERE_AND_ELSEWHERE,
         _predict(clean="hardware_transient hardware_persistent", bad="uninitialised_or_race"),
         lambda evidence: evidence.went_away(),
         says=phrase(

@@ -67,7 +67,7 @@ def named(origin: Origin, evidence: Evidence) -> str:
         what = phrase("{operator} in {module}", operator=what, module=origin.module)
     if len(evidence.origins) < 2:
         return what
-    ranks = name_ranks(origin.ranks or (origin.rank,))
+    ranks = name_ranks(origin.members)
     return phrase("{what} ({ranks}, {when})", what=what, ranks=ranks, when=place_words(origin.phase, origin.microbatch))
 
 

@@ -56,7 +56,7 @@ def changes(evidence: Evidence, severity: Severity, part: str = "device") -> Ite
 
 def accused(evidence: Evidence) -> frozenset[int]:
     """The ranks where it began; where that is not known those that were bad before the reduction."""
-    began = {rank for origin in evidence.origins for rank in (origin.ranks or (origin.rank,))}
+    began = {rank for origin in evidence.origins for rank in origin.members}
     return frozenset(began or evidence.ranks.bad_before)
 
 
@@ -102,7 +102,7 @@ def weigh_lost_data(evidence: Evidence, reports: Collection[Report], scales: Sca
 
 def _unexplained(evidence: Evidence, reporting: set[int]) -> list[int]:
     """Ranks with an origin of their own; a communication is explained by any of its members."""
-    members = [set(origin.ranks or (origin.rank,)) for origin in evidence.origins]
+    members = [set(origin.members) for origin in evidence.origins]
     return sorted(rank for ranks in members if not ranks & reporting for rank in ranks)
 
 
@@ -139,26 +139,16 @@ def weigh_elsewhere(evidence: Evidence, scales: Scales) -> None:
 
 def worth_telling(incident: Incident) -> tuple[DeviceHealth, ...]:
     """The hardware of the ranks where it began, then of those with something new, then of one healthy peer."""
-    began = {rank for origin in incident.origin for rank in (origin.ranks or (origin.rank,))}
+    began = {rank for origin in incident.origin for rank in origin.members}
     candidates = began or set(incident.ranks.bad_before)
     first = [health for health in incident.health if health.rank in candidates]
     if not began:
         first = first[:LISTED_ACCUSED]
-    with_news = [health for health in incident.health if has_news(health) and health not in first]
-    with_news.sort(key=lambda health: not has_lost_data(health))
+    with_news = [health for health in incident.health if health.has_news and health not in first]
+    with_news.sort(key=lambda health: not health.has_lost_data)
     healthy = [health for health in incident.health if health.rank not in candidates and is_healthy(health)]
     clean = set(incident.ranks.clean)
     return (*first, *with_news, *sorted(healthy, key=lambda health: health.rank not in clean)[:1])
-
-
-def has_lost_data(health: DeviceHealth) -> bool:
-    """Whether device or host report an error that they could not mend."""
-    return any(difference.severity == "uncorrectable" for difference in health.differences)
-
-
-def has_news(health: DeviceHealth) -> bool:
-    """Whether something changed that is more than a note."""
-    return any(difference.severity != "info" for difference in health.differences)
 
 
 def is_healthy(health: DeviceHealth) -> bool:

@@ -80,7 +80,7 @@ def join(traces: Sequence[RankTrace], missing: Collection[int] = ()) -> Joined:
     chosen = sorted(found, key=lambda dated: (dated.event, dated.origin.rank))[:LISTED_ORIGINS]
     innocent = _innocent(by_rank, traffic, walked)
     infections = {rank: messages[0] for rank, messages in innocent.items()}
-    of_origin = {rank for dated in found for rank in (dated.origin.rank, *dated.origin.ranks)}
+    of_origin = {rank for dated in found for rank in dated.origin.members}
     infected = [rank for rank in infections if rank not in of_origin]
     return Joined(
         origins=tuple(dated.origin for dated in earliest_first(chosen, by_rank, traffic)),

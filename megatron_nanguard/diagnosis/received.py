@@ -17,7 +17,7 @@ def received_before(incident: Incident) -> str:
     Args:
         incident: merged, with origin and path of infection.
     """
-    began = {rank for origin in incident.origin for rank in (origin.rank, *origin.ranks)}
+    began = {rank for origin in incident.origin for rank in origin.members}
     sent = {infected.rank for infected in incident.infected if infected.from_ranks}
     ranks = sorted((sent & set(incident.ranks.bad_before)) - began)
     return RECEIVED.format(who=opening(name_ranks(ranks))) if incident.origin and ranks else ""

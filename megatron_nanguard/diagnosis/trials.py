@@ -48,13 +48,22 @@ def is_on(*backends: str) -> Callable[[Evidence], bool]:
 is_on_accelerator: Final = is_on("cuda", "npu")
 
 
+ON_THE_CPU: Final = phrase("python bundle/repro.py --device cpu")
+WAITING_ALWAYS: Final = phrase("the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)")
+UNFUSED_LAYERS: Final = phrase("the same steps with --transformer-impl local")
+IN_FIXED_ORDER: Final = phrase("the same steps with HCCL_DETERMINISTIC=true")
+WITHOUT_CACHE: Final = phrase(
+    "the same steps with PYTORCH_NO_CUDA_MEMORY_CACHING=1 (PYTORCH_NO_NPU_MEMORY_CACHING=1 on Ascend)"
+)
+HERE_AND_ELSEWHERE: Final = phrase("the same steps several times on this host, and as often on another")
+
 WAITING: Final = Trial(
-    phrase("the same steps with CUDA_LAUNCH_BLOCKING=1 (ASCEND_LAUNCH_BLOCKING=1 on Ascend)"),
+    WAITING_ALWAYS,
     phrase("clean if something is waited for too late"),
     lambda evidence: is_not_synchronous(evidence) and is_on_accelerator(evidence),
 )
 REPEATING: Final = Trial(
-    phrase("the same steps several times on this host, and as often on another"),
+    HERE_AND_ELSEWHERE,
     phrase("bad only here if it is the device"),
 )
 IF_THE_TRANSPORT: Final = phrase("clean if the transport is wrong")
@@ -85,13 +94,13 @@ ALONE: Final[dict[str, tuple[Trial, ...]]] = {
     "loss_scaling": (Trial(phrase("the next steps"), phrase("the scale comes down by itself, and the alarms end")),),
     "operator": (
         Trial(
-            phrase("the same steps with --transformer-impl local"),
+            UNFUSED_LAYERS,
             phrase("clean if a fused kernel is wrong"),
             is_not_local,
             "transformer_impl",
         ),
         Trial(
-            phrase("python bundle/repro.py --device cpu"),
+            ON_THE_CPU,
             phrase("finite if the kernel of the device is wrong"),
             has_call,
         ),
@@ -102,7 +111,7 @@ ALONE: Final[dict[str, tuple[Trial, ...]]] = {
     ),
     "communication": (
         Trial(phrase("the same steps with NCCL_ALGO=Ring"), IF_THE_TRANSPORT, is_on("cuda")),
-        Trial(phrase("the same steps with HCCL_DETERMINISTIC=true"), IF_THE_TRANSPORT, is_on("npu")),
+        Trial(IN_FIXED_ORDER, IF_THE_TRANSPORT, is_on("npu")),
         Trial(
             phrase("print what each member sends at this call and what each gets"),
             phrase("finite and small going in, bad coming out if the transport is wrong"),
@@ -111,7 +120,7 @@ ALONE: Final[dict[str, tuple[Trial, ...]]] = {
     "uninitialised_or_race": (
         WAITING,
         Trial(
-            phrase("the same steps with PYTORCH_NO_CUDA_MEMORY_CACHING=1 (PYTORCH_NO_NPU_MEMORY_CACHING=1 on Ascend)"),
+            WITHOUT_CACHE,
             phrase("another outcome if memory is read that nobody wrote"),
             is_on_accelerator,
         ),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.postmortem.directory import replace_file
 from megatron_nanguard.postmortem.finding import find_incident
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
@@ -92,7 +93,7 @@ def _strip(file: Path) -> bool:
         _rewrite(file, is_redacted=True)
         return True
     if file.suffix == ".json" and _is_captured(file):
-        _replace(file, without_samples(read_record(CaptureFile, file)))
+        replace_file(file, to_json(without_samples(read_record(CaptureFile, file))))
         return True
     return False
 
@@ -110,10 +111,4 @@ def _is_captured(file: Path) -> bool:
 
 
 def _rewrite(file: Path, **changes: object) -> None:
-    _replace(file, replace(read_record(SavedCall, file), **changes))  # type: ignore[arg-type]
-
-
-def _replace(file: Path, record: object) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_bytes(to_json(record))
-    os.replace(temporary, file)
+    replace_file(file, to_json(replace(read_record(SavedCall, file), **changes)))  # type: ignore[arg-type]

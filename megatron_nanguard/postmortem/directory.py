@@ -65,7 +65,7 @@ class RunDirectory:
         target = self.path / relative
         content = to_json(record)
         try:
-            _replace(target, content)
+            replace_file(target, content)
         except OSError as error:
             self._complain(target, error)
             return None
@@ -102,7 +102,12 @@ def trace_name(place: Coordinates, sizes: ParallelSizes) -> str:
     return f"trace{place.rank:05d}_{place.label(sizes)}.json"
 
 
-def _replace(target: Path, content: bytes) -> None:
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it; nothing of it stays behind where that fails.
+
+    Raises:
+        OSError: it cannot be written; what stood there before still does.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.finding import MERGED_NAME, incidents_in
+from megatron_nanguard.postmortem.finding import MERGED_NAME, incidents_in, order_of
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json_file import read_record
@@ -47,7 +47,8 @@ def _before(directory: Path) -> Iterator[Path]:
     run = directory.parent.parent
     for attempt in _attempts_before(run):
         yield from reversed(incidents_in(attempt))
-    yield from (incident for incident in reversed(incidents_in(run)) if incident.name < directory.name)
+    mine = order_of(directory)
+    yield from (incident for incident in reversed(incidents_in(run)) if order_of(incident) < mine)
 
 
 def _attempts_before(run: Path) -> list[Path]:

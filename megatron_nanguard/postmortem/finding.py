@@ -56,7 +56,7 @@ def _find(path: Path, step: int | None) -> Path:
     if (path / MERGED_NAME).exists() or matching(path, RANK_FILES):
         return path
     found = incidents_of_run(path) if (path / "incidents").is_dir() else _incidents_of_runs(path)
-    chosen = [incident for incident in found if step in (None, _order(incident)[0])]
+    chosen = [incident for incident in found if step in (None, order_of(incident)[0])]
     if not chosen:
         raise PostmortemError(f"{path} holds no incident of step {step}; it holds {_listed(found)}")
     return chosen[0]
@@ -80,14 +80,13 @@ def incidents_in(run: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     found = [directory / name for name in os.listdir(directory) if _INCIDENT.fullmatch(name)]
-    return sorted((path for path in found if path.is_dir()), key=_order, reverse=True)
+    return sorted((path for path in found if path.is_dir()), key=order_of, reverse=True)
 
 
-def _order(incident: Path) -> tuple[int, int]:
-    """Step, then number within the step."""
+def order_of(incident: Path) -> tuple[int, int]:
+    """Step, then number within the step; a directory under another name comes before all."""
     match = _INCIDENT.fullmatch(incident.name)
-    assert match is not None
-    return int(match[1]), int(match[2] or 0)
+    return (int(match[1]), int(match[2] or 0)) if match else (-1, 0)
 
 
 def _incidents_of_runs(root: Path) -> list[Path]:
@@ -109,6 +108,6 @@ def _runs(root: Path) -> Iterator[Path]:
 
 def _listed(incidents: list[Path]) -> str:
     """What there is to choose from: "step 90 (20260102T120000Z-cd34), step 3 (20260101T120000Z-ab12)"."""
-    shown = [f"step {_order(path)[0]} ({path.parents[1].name})" for path in incidents[:LISTED_INCIDENTS]]
+    shown = [f"step {order_of(path)[0]} ({path.parents[1].name})" for path in incidents[:LISTED_INCIDENTS]]
     more = len(incidents) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -21,6 +21,7 @@ class HealthMerger:
         self._tried: list[DeviceHealth] = []
         self._bad: list[DeviceHealth] = []
         self._with_news: list[DeviceHealth] = []
+        self._with_notes: list[DeviceHealth] = []
         self._peers: list[DeviceHealth] = []
 
     def add(self, postmortem: Postmortem, fate: str) -> None:
@@ -32,20 +33,22 @@ class HealthMerger:
         health = postmortem.health
         if health is None or not (health.readings or health.differences or health.problems):
             return
-        if any(difference.severity == "uncorrectable" for difference in health.differences):
+        if health.has_lost_data:
             _keep(self._lost_data, health)
         elif postmortem.arbitrations:
             _keep(self._tried, health)
         elif fate == "bad_before":
             _keep(self._bad, health)
-        elif health.differences:
+        elif health.has_news:
             _keep(self._with_news, health)
+        elif health.differences:
+            _keep(self._with_notes, health)
         elif health.readings:
             _keep(self._peers, health, PEERS)
 
     def merged(self) -> tuple[DeviceHealth, ...]:
         """All that was kept, by rank; the verdict tells later which of them matter."""
-        kept = (*self._lost_data, *self._tried, *self._bad, *self._with_news, *self._peers)
+        kept = (*self._lost_data, *self._tried, *self._bad, *self._with_news, *self._with_notes, *self._peers)
         return tuple(sorted(kept, key=lambda health: health.rank))
 
 

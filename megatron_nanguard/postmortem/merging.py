@@ -51,7 +51,6 @@ def merge(
     exchanged: Exchanged | None,
     policy: PolicyOutcome | None,
     files: Sequence[str] = (),
-    notes: Sequence[str] = (),
 ) -> Incident:
     """Join what the ranks know of one incident.
 
@@ -60,14 +59,13 @@ def merge(
         exchanged: the rank sets of the exchange; None to take them from the post-mortems.
         policy: what was done; None when nobody lived to tell.
         files: the files of the ranks, relative to the incident.
-        notes: what else a reader should know.
     Raises:
         PostmortemError: there is no post-mortem at all.
     """
     merger = _Merger()
     for postmortem in postmortems:
         merger.add(postmortem)
-    return merger.incident(exchanged, policy, files, notes)
+    return merger.incident(exchanged, policy, files)
 
 
 class _Merger:
@@ -121,14 +119,12 @@ class _Merger:
             if value is not None:
                 self._scalars.setdefault(name, value)
 
-    def incident(
-        self, exchanged: Exchanged | None, policy: PolicyOutcome | None, files: Sequence[str], notes: Sequence[str]
-    ) -> Incident:
+    def incident(self, exchanged: Exchanged | None, policy: PolicyOutcome | None, files: Sequence[str]) -> Incident:
         first = self._first
         if first is None:
             raise PostmortemError("no rank's post-mortem could be read")
         exchanged = exchanged or self._exchanged
-        expected = _everyone(exchanged.ranks) if exchanged else range(first.sizes.world)
+        expected = exchanged.ranks.everyone if exchanged else range(first.sizes.world)
         exchanged = exchanged or self._without_exchange()
         kind = min(self._kinds, key=list(Kind).index)
         infected, infection_notes = trace_infection(exchanged.ranks, self._places, first.sizes)
@@ -165,7 +161,7 @@ class _Merger:
             files=tuple(files),
             missing_ranks=tuple(sorted(set(expected) - self._places.keys())),
             versions=first.versions,
-            notes=(*notes, *_counted(self._notes), *infection_notes, *parameter_notes),
+            notes=(*_counted(self._notes), *infection_notes, *parameter_notes),
         )
         return replace(merged, phrases=self._phrases | phrases_of(merged))
 
@@ -180,10 +176,6 @@ def _fate(postmortem: Postmortem) -> str:
     if flags.local or flags.loss:
         return "bad_before"
     return "bad_after_only" if flags.reduced else "clean"
-
-
-def _everyone(ranks: RankSets) -> tuple[int, ...]:
-    return (*ranks.bad_before, *ranks.bad_after_only, *ranks.clean)
 
 
 def _counted(notes: Mapping[str, list[int]]) -> tuple[str, ...]:

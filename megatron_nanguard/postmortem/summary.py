@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron_nanguard.records.coordinates import RankGroup
+from megatron_nanguard.records.incident import SUMMARY
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, opening, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.rank_words import name_ranks
@@ -38,7 +39,7 @@ def summarize(step: int, kind: Kind, ranks: RankSets, groups: Sequence[RankGroup
     if ranks.bad_before and ranks.bad_after_only:
         infected = opening(name_ranks(ranks.bad_after_only))
         told.append(phrase("{who} became bad only in the data-parallel reduction.", who=infected))
-    return phrase("Step {step}: {what}", step=step, what=joined(FOLLOWED, told))
+    return SUMMARY.format(step=step, what=joined(FOLLOWED, told))
 
 
 def _with_words(ranks: str, words: str) -> str:

@@ -123,7 +123,7 @@ def _states(incident: Incident) -> dict[int, RankState]:
         **dict.fromkeys(sets.clean, RankState.CLEAN),
         **dict.fromkeys(sets.bad_after_only, RankState.INFECTED),
         **dict.fromkeys(sets.bad_before, RankState.BAD_BEFORE),
-        **{rank: RankState.ORIGIN for origin in incident.origin for rank in (origin.rank, *origin.ranks)},
+        **{rank: RankState.ORIGIN for origin in incident.origin for rank in origin.members},
     }
 
 

@@ -85,3 +85,13 @@ class DeviceHealth:
     differences: tuple[HealthDifference, ...] = ()
     readings: tuple[HealthReading, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def has_lost_data(self) -> bool:
+        """Whether device or host report an error that they could not mend."""
+        return any(difference.severity == "uncorrectable" for difference in self.differences)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something changed that is more than a note."""
+        return any(difference.severity != "info" for difference in self.differences)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.arbitration import Arbitration
@@ -11,10 +11,13 @@ from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.device import RankDevice
 from megatron_nanguard.records.health import DeviceHealth
-from megatron_nanguard.records.phrase import Phrasing
+from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import Kind, Pattern, RankSets, ScalerState
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
+
+SUMMARY: Final = phrase("Step {step}: {what}")
+"""How the summary of every incident begins."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class Origin:
     ranks: tuple[int, ...] = ()
     times: int = 1
     path: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Its own rank and those that share it, ascending."""
+        return tuple(sorted({self.rank, *self.ranks}))
 
 
 @dataclass(frozen=True)

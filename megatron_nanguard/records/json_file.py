@@ -16,17 +16,16 @@ LARGEST_BYTES: Final = 256 * 1024 * 1024
 Record = TypeVar("Record")
 
 
-def read_record(cls: type[Record], path: Path, *, source: str | None = None) -> Record:
+def read_record(cls: type[Record], path: Path) -> Record:
     """Read one file.
 
     Args:
         cls: the dataclass that it holds.
         path: where it is.
-        source: how the message of an error names it; None for the path.
     Raises:
         PostmortemError: it cannot be read, or is not what it should be.
     """
-    name = str(path) if source is None else source
+    name = str(path)
     return from_json(cls, read_bytes(path, name), source=name)
 
 

@@ -183,6 +183,11 @@ class RankSets:
     bad_after_only: tuple[int, ...]
     clean: tuple[int, ...]
 
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """All of them, set by set."""
+        return (*self.bad_before, *self.bad_after_only, *self.clean)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Postmortem:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import ParallelSizes
 
 Result = Literal["right", "wrong", "late", "failed", "unsupported"]
+BAD: Final[tuple[Result, ...]] = ("wrong", "late", "failed")
+"""Results that speak against somebody."""
 Accused = Literal["device", "link", "rank", "group"]
 
 

@@ -7,10 +7,9 @@ knows nothing of incidents.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TextIO
 
-from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.printable import spelled_for
 from megatron_nanguard.report import (
     advice,
     again,
@@ -31,7 +30,7 @@ from megatron_nanguard.report import (
     verdict,
 )
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.case import Case, open_case
+from megatron_nanguard.report.case import Case
 from megatron_nanguard.report.lang import Speaker
 from megatron_nanguard.report.text import render
 
@@ -64,17 +63,6 @@ def blocks_of(case: Case, lang: str = "en") -> list[Block]:
     return [speaker.told(block) for section in SECTIONS if (block := section(case)) is not None]
 
 
-def report_text(incident: Incident, directory: Path, lang: str = "en") -> str:
-    """Tell one incident as plain text.
-
-    Args:
-        incident: the merged incident.
-        directory: where its files are.
-        lang: one of the LANGUAGES.
-    """
-    return render(blocks_of(open_case(incident, directory), lang))
-
-
 def print_report(case: Case, stream: TextIO, *, has_colour: bool = True, lang: str = "en") -> None:
     """Print one incident: for eyes on a terminal, as plain text into anything else.
 
@@ -86,7 +74,7 @@ def print_report(case: Case, stream: TextIO, *, has_colour: bool = True, lang: s
     """
     blocks = blocks_of(case, lang)
     if not stream.isatty():
-        stream.write(render(blocks))
+        stream.write(spelled_for(render(blocks), stream.encoding))
         return
     # What draws on terminals takes a tenth of a second to import, and a pipe does without.
     from megatron_nanguard.report.terminal import console_on, show

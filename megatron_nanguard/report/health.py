@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from megatron_nanguard.diagnosis.health import has_lost_data, is_healthy
+from megatron_nanguard.diagnosis.health import is_healthy
 from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, phrase
@@ -47,7 +47,7 @@ def describe(case: Case) -> Block | None:
     if not changes and not notes:
         return None
     more = len(changes) - SHOWN_CHANGES
-    lost = [one.rank for one in told if has_lost_data(one)]
+    lost = [one.rank for one in told if one.has_lost_data]
     was_asked = any(one.readings for one in told)
     return Block(
         TITLE,
@@ -60,7 +60,7 @@ def describe(case: Case) -> Block | None:
 
 
 def _notes(incident: Incident) -> Iterator[str]:
-    began = {rank for origin in incident.origin for rank in (origin.ranks or (origin.rank,))}
+    began = {rank for origin in incident.origin for rank in origin.members}
     shown = (*incident.health[: SHOWN_RANKS - 1], *incident.health[SHOWN_RANKS - 1 :][-1:])
     for one in shown:
         role = PEER if is_healthy(one) and one.rank not in (began or incident.ranks.bad_before) else ""

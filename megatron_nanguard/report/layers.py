@@ -10,10 +10,9 @@ from typing import Final
 from megatron_nanguard.postmortem.table import RankRow
 from megatron_nanguard.records.parameters import depth_of
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.records.rank_words import rank_list
 from megatron_nanguard.report.blocks import Bar, Block, Tone
 from megatron_nanguard.report.case import Case
-from megatron_nanguard.report.wording import number
+from megatron_nanguard.report.wording import number, which_ranks
 
 SHOWN_LAYERS: Final = 32
 READING: Final = phrase("the largest finite norm over the ranks that hold the layer, on a logarithmic scale")
@@ -64,15 +63,15 @@ def _layers(rows: Sequence[RankRow]) -> list[_Layer]:
 def _fewer(layers: list[_Layer]) -> list[_Layer]:
     """Join neighbours until the bars fit; a layer keeps its own where other ranks are bad."""
     together = math.ceil(len(layers) / SHOWN_LAYERS)
-    joined: list[_Layer] = []
+    fewer: list[_Layer] = []
     for layer in layers:
-        last = joined[-1] if joined else None
+        last = fewer[-1] if fewer else None
         if last and len(last.names) < together and last.bad == layer.bad and "layers." in layer.names[0]:
             largest = [norm for norm in (last.largest, layer.largest) if norm is not None]
-            joined[-1] = _Layer((*last.names, *layer.names), max(largest, default=None), last.bad)
+            fewer[-1] = _Layer((*last.names, *layer.names), max(largest, default=None), last.bad)
         else:
-            joined.append(layer)
-    return joined
+            fewer.append(layer)
+    return fewer
 
 
 def _bar(layer: _Layer) -> Bar:
@@ -87,11 +86,7 @@ def _words(layer: _Layer) -> Iterator[str]:
     if layer.largest is not None:
         yield f"{layer.largest:.4g}"
     yield from (
-        phrase("{what} on {ranks}", what=what, ranks=_ranks(ranks)) for what, ranks in layer.bad.items() if ranks
+        phrase("{what} on {ranks}", what=what, ranks=which_ranks(sorted(ranks)))
+        for what, ranks in layer.bad.items()
+        if ranks
     )
-
-
-def _ranks(ranks: set[int]) -> str:
-    if len(ranks) == 1:
-        return phrase("rank {rank}", rank=min(ranks))
-    return phrase("ranks {shown}", shown=rank_list(sorted(ranks)))

@@ -78,7 +78,7 @@ def describe(case: Case) -> Block | None:
         title_of(incident),
         columns=COLUMNS,
         rows=tuple(_rows(everything[:SHOWN_PARAMETERS])),
-        notes=(*more, *notes_on(incident)),
+        notes=(*more, *notes_on(incident, everything)),
     )
 
 
@@ -96,12 +96,17 @@ def title_of(incident: Incident) -> str:
     return TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
 
 
-def notes_on(incident: Incident) -> Iterator[str]:
-    """How to read the table, and what is not in it."""
+def notes_on(incident: Incident, everything: Sequence[Both]) -> Iterator[str]:
+    """How to read the table, and what is not in it.
+
+    Args:
+        incident: the merged incident.
+        everything: all that it lists, as `both_of` gives it.
+    """
     yield SUMMED
     if incident.parameters_truncated:
         yield TRUNCATED.format(count=incident.parameters_truncated)
-    if any(NOWHERE in both.cells()[-2:] for both in both_of(incident)):
+    if any(NOWHERE in both.cells()[-2:] for both in everything):
         yield OVERWRITTEN
 
 

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from megatron_nanguard.records.incident import Incident, Infected, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks, rank_list
+from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.case import Case
-from megatron_nanguard.report.wording import MORE, counted
+from megatron_nanguard.report.wording import MORE, counted, which_ranks
 
 SHOWN_ORIGINS: Final = 3
 SHOWN_WAYS: Final = 16
@@ -101,7 +101,7 @@ def hang(origins: Sequence[Origin], ways: Sequence[Way]) -> tuple[dict[Parent, l
     """What follows what, beginning at the origins; a way is hung up once, so that no circle is closed."""
     reached: dict[int, Parent] = {}
     for place, origin in enumerate(origins[:SHOWN_ORIGINS]):
-        for rank in (origin.rank, *origin.ranks):
+        for rank in origin.members:
             reached.setdefault(rank, place)
     after: dict[Parent, list[Way]] = {}
     waiting = list(ways)
@@ -122,7 +122,7 @@ def _origin(place: int, origin: Origin, after: dict[Parent, list[Way]]) -> Point
         what = phrase("{operator} in {module}", operator=what, module=origin.module)
     on_the_rank = [Point(phrase("on the rank:"), detail=_path(origin.path[1:]))] if len(origin.path) > 1 else []
     below = (*on_the_rank, *(_way(way, after) for way in after.get(place, ())))
-    who = _who(origin.ranks or (origin.rank,))
+    who = which_ranks(origin.members)
     return Point(phrase("{who}: {what}", who=who, what=what), tone=Tone.WORST, below=below)
 
 
@@ -134,7 +134,7 @@ def _path(path: Sequence[str]) -> str:
 
 def _way(way: Way, after: dict[Parent, list[Way]]) -> Point:
     below = tuple(_way(one, after) for one in after.get(way, ()))
-    words = phrase("{who} by {by}", who=_who(way.ranks), by=way.by)
+    words = phrase("{who} by {by}", who=which_ranks(way.ranks), by=way.by)
     return Point(words, tone=Tone.SPREAD, detail=_detail(way), below=below)
 
 
@@ -142,12 +142,6 @@ def _detail(way: Way) -> str:
     group = phrase("({group})", group=way.group) if way.group and not _is_named(way) else ""
     used = phrase("first used in {place}", place=way.first_used) if way.first_used else ""
     return joined(FOLLOWED, (group, used))
-
-
-def _who(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return phrase("rank {rank}", rank=ranks[0])
-    return phrase("ranks {shown}", shown=rank_list(ranks))
 
 
 def _is_named(way: Way) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 from megatron_nanguard.diagnosis.wording import cause_words
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
+from megatron_nanguard.records.rank_words import rank_list
 
 PATTERNS: Final = {"nan": "NaN", "inf": "Inf", "nan+inf": phrase("NaN and Inf"), "finite": phrase("finite")}
 
@@ -55,6 +56,13 @@ def counted(total: int, noun: str) -> str:
     """A number and its noun: "1 parameter", "12 parameters"."""
     one, several = COUNTED[noun]
     return (one if total == 1 else several).format(total=total)
+
+
+def which_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in a phrase of their own: "rank 4", "ranks 4, 5"."""
+    if len(ranks) == 1:
+        return phrase("rank {rank}", rank=ranks[0])
+    return phrase("ranks {shown}", shown=rank_list(ranks))
 
 
 def and_more(form: Phrase, names: Sequence[str], shown: int = 4) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.screening import CollectiveCheck, Outlier
+from megatron_nanguard.records.screening import BAD, CollectiveCheck, Outlier
 from megatron_nanguard.screening.layout import Group
 from megatron_nanguard.screening.naming import Naming
-
-BAD = ("wrong", "late", "failed")
 
 
 def accuse_groups(

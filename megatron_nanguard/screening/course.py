@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from megatron_nanguard.records.coordinates import ParallelSizes
@@ -60,8 +60,9 @@ def screen(request: Request, tell: Callable[[Screening], None]) -> int:
     if meeting.rank == min(rank for rank in range(meeting.world) if rank not in missing):
         found = meeting.results(meeting.world - len(missing), LAST_WORDS_SECONDS)
         results = [from_json(RankScreening, each) for each in found]
-        screening = _conclude(request.sizes, results, missing, trials.notes)
-        tell(replace(screening, started=started, seconds=time.monotonic() - began))
+        seconds = time.monotonic() - began
+        screening = _conclude(request.sizes, results, missing, trials.notes, started=started, seconds=seconds)
+        tell(screening)
         meeting.announce(int(bool(screening.outliers)))
     code = meeting.announced(LAST_WORDS_SECONDS + request.deadline)
     crew.leave(code, len(missing))
@@ -69,11 +70,17 @@ def screen(request: Request, tell: Callable[[Screening], None]) -> int:
 
 
 def _conclude(
-    sizes: ParallelSizes, ranks: Sequence[RankScreening], missing: dict[int, str], notes: Sequence[str]
+    sizes: ParallelSizes,
+    ranks: Sequence[RankScreening],
+    missing: dict[int, str],
+    notes: Sequence[str],
+    *,
+    started: str,
+    seconds: float,
 ) -> Screening:
     return Screening(
-        started="",
-        seconds=0.0,
+        started=started,
+        seconds=seconds,
         sizes=sizes,
         outliers=judge(ranks, missing, naming_in(sizes)),
         hints=hints(ranks),

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.screening import CollectiveCheck, DeviceCheck, RankScreening, Transfer
+from megatron_nanguard.records.screening import BAD, CollectiveCheck, DeviceCheck, RankScreening, Transfer
 from megatron_nanguard.screening.attempt import Tried
 from megatron_nanguard.screening.checks import CHECKS, check_device
 from megatron_nanguard.screening.collectives import Seat, try_collectives
@@ -99,7 +99,7 @@ class Trials:
             if self._rank in group.ranks:
                 seen = self._try_group(group, handle, tried)
                 self._collectives += seen
-                if any(check.result in ("wrong", "late", "failed") for check in seen):
+                if any(check.result in BAD for check in seen):
                     self._crew.meeting.mark(str(group.ranks))
         self._crew.meet(f"collectives, {family[0].axis}")
 

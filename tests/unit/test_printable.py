@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from megatron_nanguard.printable import printable, printable_json, printable_lines
+from megatron_nanguard.printable import printable, printable_json, printable_lines, spelled_for
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_json_keeps_its_meaning() -> None:
 
     assert shown == '{\n  "module": "a\\u009b31m\\u202eb\\u007f\\n"\n}'
     assert orjson.loads(shown) == tree
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", r"\xe9 \u5c42"), ("latin-1", r"é \u5c42"), ("utf-8", "é 层"), (None, "é 层")]
+)
+def test_letters_that_an_encoding_lacks_are_spelled_out(encoding: str | None, shown: str) -> None:
+    assert spelled_for("é 层", encoding) == shown

@@ -58,7 +58,7 @@ def _facts(row: RankRow) -> Iterator[tuple[str, str]]:
 def _origins(row: RankRow, incident: Incident) -> Iterator[tuple[str, str]]:
     """What began on the rank."""
     for origin in incident.origin:
-        if row.rank in (origin.rank, *origin.ranks):
+        if row.rank in origin.members:
             what: str = origin.operator
             if origin.module:
                 what = phrase("{operator} in {module}", operator=what, module=origin.module)

@@ -104,7 +104,7 @@ def _origin(origin: Origin) -> Lane:
     where: str = origin.operator
     if origin.module:
         where = phrase("{operator} in {module}", operator=where, module=origin.module)
-    return Lane("origin", origin.ranks or (origin.rank,), where, steps=origin.path[1:])
+    return Lane("origin", origin.members, where, steps=origin.path[1:])
 
 
 def _add(lanes: list[Lane], after: Mapping[Parent, list[Way]], ways: Sequence[Way], incident: Incident) -> None:

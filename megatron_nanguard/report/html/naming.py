@@ -30,7 +30,7 @@ def _what(incident: Incident) -> str:
         return NOT_FINITE.format(who=_who(incident.ranks.bad_before or incident.ranks.bad_after_only))
     first = incident.origin[0]
     module = LAYER.sub("L", first.module)
-    return BEGAN.format(who=_who(first.ranks or (first.rank,)), what=f"{first.operator} {module}".rstrip())
+    return BEGAN.format(who=_who(first.members), what=f"{first.operator} {module}".rstrip())
 
 
 def _who(ranks: tuple[int, ...]) -> str:

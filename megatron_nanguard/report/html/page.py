@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,4 +105,4 @@ def _ranks(case: Case) -> dict[str, Any]:
 
 def _drawn(figure: Figure) -> dict[str, Any]:
     """What the script needs to draw a chart."""
-    return {name: value for name, value in asdict(figure).items() if name in ("name", "traces", "layout", "width")}
+    return {"name": figure.name, "traces": figure.traces, "layout": figure.layout, "width": figure.width}

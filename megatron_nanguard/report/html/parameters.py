@@ -16,5 +16,5 @@ def parameter_table(incident: Incident) -> Block | None:
         title_of(incident),
         columns=COLUMNS,
         rows=tuple((both.name, *both.cells()) for both in everything),
-        notes=tuple(notes_on(incident)),
+        notes=tuple(notes_on(incident, everything)),
     )

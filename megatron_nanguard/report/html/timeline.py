@@ -82,7 +82,9 @@ class Mark:
 
 
 def timeline(incident: Incident, tell: Tell = str) -> Figure | None:
-    """Place what is known in the step; None where neither an origin nor a bad loss is.
+    """Place what is known in the step; None where no origin, no bad loss and no first use of bad values is.
+
+    Of many micro-batches with a mark those where it began come first, then the lowest ones.
 
     Args:
         incident: the merged incident.
@@ -91,9 +93,11 @@ def timeline(incident: Incident, tell: Tell = str) -> Figure | None:
     marks = _marks(incident)
     if not marks:
         return None
-    marked = sorted({spot[0] for spot in marks if spot[0] is not None})[:SHOWN_MICROBATCHES]
+    began = {origin.microbatch for origin in incident.origin}
+    bad = {spot[0] for spot in marks if spot[0] is not None}
+    marked = sorted(sorted(bad, key=lambda index: (index not in began, index))[:SHOWN_MICROBATCHES])
     lanes = [*(MICROBATCH.format(index=index) for index in marked), WHOLE_STEP]
-    quiet = sorted({losses.index for losses in incident.losses} - set(marked))
+    quiet = sorted({losses.index for losses in incident.losses} - bad)
     seen = {phase for _, phase in marks}
     phases = [phase for phase in PHASES if phase in seen or phase in ALWAYS_SHOWN]
     return Figure(
@@ -111,7 +115,7 @@ def _marks(incident: Incident) -> dict[Spot, list[Mark]]:
     for origin in incident.origin:
         if origin.phase not in PHASES:
             continue
-        who = name_ranks(origin.ranks or (origin.rank,))
+        who = name_ranks(origin.members)
         words = phrase("origin on {who}", who=who)
         if origin.module:
             words = BEGAN.format(who=who, operator=origin.operator, module=origin.module)

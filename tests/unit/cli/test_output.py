@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from megatron_nanguard.cli.output import say, show
+from megatron_nanguard.cli.output import say
 
 
 def test_lines_are_printed_and_steering_is_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +21,7 @@ def test_letters_that_the_output_lacks_are_spelled_out(monkeypatch: pytest.Monke
     sent = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(sent, encoding="latin-1"))
 
-    show("é 层\n")
+    say("é 层")
     sys.stdout.flush()
 
     assert sent.getvalue() == b"\xe9 \\u5c42\n"

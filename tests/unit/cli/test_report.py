@@ -15,10 +15,10 @@ import pytest
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.records.incident import Cause, Incident
 from megatron_nanguard.records.json_form import from_json
-from megatron_nanguard.report import report_text
 from tests.unit.cli.leaving import leave
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem, incident
+from tests.unit.report.cases import report_text
 
 JUDGED = incident(causes=(Cause("numerics", 0.5, ("a fact",), (), (), ""),))
 

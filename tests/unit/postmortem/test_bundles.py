@@ -53,6 +53,21 @@ def test_the_verdict_is_written_into_the_call(tmp_path: Path) -> None:
     assert sorted(path.name for path in bundle.iterdir()) == ["call.json", "repro.py", "tensors.safetensors"]
 
 
+def test_a_verdict_that_cannot_be_written_leaves_the_bundle_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    bundle = write_bundle(tmp_path / "bundle")
+    monkeypatch.setattr("os.replace", fail)
+
+    with pytest.raises(OSError, match="No space left"):
+        state_cause(bundle, "hardware_transient")
+    assert call_of(bundle) == SavedCall(rank=5, operator="aten.log.default")
+    assert sorted(path.name for path in bundle.iterdir()) == ["call.json", "repro.py", "tensors.safetensors"]
+
+
 def test_redacting_strips_tensors_and_marks_the_call(tmp_path: Path) -> None:
     bundle, sent = write_bundle(tmp_path / STEP / "bundle"), write_bundle(tmp_path / STEP / "peer/rank00005")
     (bundle / "full.safetensors").write_bytes(b"numbers")

@@ -52,6 +52,21 @@ def test_earlier_incidents_of_the_run_are_read_in_order(tmp_path: Path) -> None:
     assert before(paths[3]) == [(FIRST, 20), (FIRST, 100)]
 
 
+def test_the_tenth_incident_of_a_step_comes_after_the_ninth(tmp_path: Path) -> None:
+    paths = attempt(tmp_path, FIRST, *[3] * 12)
+
+    assert [path.name for path in paths[9:11]] == ["step_00000003.9", "step_00000003.10"]
+    assert len(before(paths[9])) == 9
+    assert len(before(paths[10])) == 10
+
+
+def test_an_incident_that_was_renamed_has_no_past_in_its_run(tmp_path: Path) -> None:
+    attempt(tmp_path, FIRST, 120)
+    path = attempt(tmp_path, SECOND, 90, 130)[1]
+
+    assert before(path.rename(path.with_name("odd"))) == [(FIRST, 120)]
+
+
 def test_those_of_earlier_attempts_come_first(tmp_path: Path) -> None:
     attempt(tmp_path, FIRST, 120)
     directory = attempt(tmp_path, SECOND, 90, 130)[1]

@@ -9,7 +9,7 @@ from megatron_nanguard.postmortem.merging import merge
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.health import DeviceHealth
 from tests.unit.factories import demo_postmortem, place, postmortem
-from tests.unit.hardware import LOST_DATA, SLOW, health
+from tests.unit.hardware import LOST_DATA, NOTE, SLOW, health
 
 CALL = Arbitration(rank=5, operator="aten.log.default", module="decoder.layers.3.mlp")
 
@@ -30,6 +30,11 @@ def test_accused_ranks_news_and_two_healthy_ones_are_kept() -> None:
 def test_a_device_that_lost_data_is_kept_whatever_the_others_tell() -> None:
     told = [(health(rank, SLOW), "clean", False) for rank in range(200)]
     assert merged_of(*told, (health(500, LOST_DATA), "clean", False)) == [*range(LISTED), 500]
+
+
+def test_notes_leave_room_for_news() -> None:
+    told = [(health(rank, NOTE), "clean", False) for rank in range(200)]
+    assert merged_of(*told, (health(500, SLOW), "clean", False)) == [*range(LISTED), 500]
 
 
 def test_a_rank_with_an_accused_call_is_kept_whatever_number_was_bad() -> None:

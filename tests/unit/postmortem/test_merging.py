@@ -23,7 +23,8 @@ def merged(postmortems: list[Postmortem]) -> Incident:
 
 
 def test_the_demo_is_told_whole() -> None:
-    incident = merge(DEMO, exchanged=None, policy=ABORT, files=["a", "b"], notes=["c"])
+    noted = [replace(one, notes=("c",)) for one in DEMO]
+    incident = merge(noted, exchanged=None, policy=ABORT, files=["a", "b"])
 
     assert incident.run_id == "20260101-120000-ab12"
     assert incident.step == 3
@@ -50,7 +51,7 @@ def test_the_demo_is_told_whole() -> None:
     assert incident.devices == (DeviceCount("cpu", "Test CPU", "not_applicable", 8),)
     assert incident.files == ("a", "b")
     assert incident.missing_ranks == ()
-    assert incident.notes == ("c",)
+    assert incident.notes == ("8 ranks: c",)
     assert incident.replay.done is False
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json_file import read_bytes, read_record
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.postmortem import Microbatch
 
@@ -52,7 +52,7 @@ def test_what_is_no_file_of_a_run_is_said_to_be_none(
 
 def test_a_message_names_the_file_as_asked(tmp_path: Path) -> None:
     with pytest.raises(PostmortemError, match=r"^rank 5: cannot be read: No such file or directory$"):
-        read_record(Microbatch, tmp_path / "one.json", source="rank 5")
+        read_bytes(tmp_path / "one.json", "rank 5")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"index": 1e999}'])

@@ -9,9 +9,10 @@ from typing import Any
 from megatron_nanguard.postmortem.table import RankRow, RankState
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.report import Section
+from megatron_nanguard.report import Section, blocks_of
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.case import Case, open_case
+from megatron_nanguard.report.text import render
 from tests.unit.factories import SIZES, incident
 
 DIRECTORY = Path("/data/DIR")
@@ -27,6 +28,11 @@ DEMO = {
     6: RankState.INFECTED,
     7: RankState.INFECTED,
 }
+
+
+def report_text(incident: Incident, directory: Path, lang: str = "en") -> str:
+    """One incident as plain text, its files being in the directory."""
+    return render(blocks_of(open_case(incident, directory), lang))
 
 
 def row(rank: int, state: RankState = RankState.CLEAN, sizes: ParallelSizes = SIZES, **changes: Any) -> RankRow:

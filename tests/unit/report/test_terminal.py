@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.report import blocks_of, print_report, report_text
+from megatron_nanguard.report import blocks_of, print_report
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.case import Case, open_case
 from megatron_nanguard.report.terminal import console_on, show
 from tests.unit.factories import incident
-from tests.unit.report.cases import bundled
+from tests.unit.report.cases import bundled, report_text
 from tests.unit.report.replayed import REPLAYED
 
 EXPECTED = Path(__file__).with_name("expected")
@@ -119,3 +119,15 @@ def test_a_pipe_gets_plain_text_and_a_terminal_does_not(tmp_path: Path) -> None:
 
     assert pipe.getvalue() == report_text(incident(), tmp_path)
     assert terminal.text().splitlines()[0].endswith("\u256e\x1b[0m")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_a_pipe_lacks_are_spelled_out(tmp_path: Path, encoding: str) -> None:
+    sent = io.BytesIO()
+    pipe = io.TextIOWrapper(sent, encoding=encoding)
+    print_report(open_case(incident(), tmp_path), pipe, lang="zh")
+    pipe.flush()
+
+    told = report_text(incident(), tmp_path, "zh")
+    assert not told.isascii()
+    assert sent.getvalue() == told.encode(encoding, "backslashreplace")

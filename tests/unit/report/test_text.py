@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.postmortem.merging import merge
-from megatron_nanguard.report import blocks_of, report_text
+from megatron_nanguard.report import blocks_of
 from megatron_nanguard.report.blocks import Block, Grid, Mark, Point, Tone
 from megatron_nanguard.report.text import render
 from tests.unit.factories import ABORT, demo_postmortem, incident
+from tests.unit.report.cases import report_text
 from tests.unit.report.replayed import REPLAYED
 
 EXPECTED = Path(__file__).with_name("expected")

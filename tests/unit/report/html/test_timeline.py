@@ -55,6 +55,21 @@ def test_of_many_micro_batches_those_with_a_mark_are_drawn() -> None:
     assert figure.caption.endswith("nothing bad is known: 0-299, 301-511.")
 
 
+def test_too_many_marked_micro_batches_are_cut_after_those_where_it_began() -> None:
+    losses = tuple(MicrobatchLosses(index, 1, 4.5, 4.5, (0,) if index < 20 else ()) for index in range(32))
+    began = origin(microbatch=30, phase="backward")
+    figure = timeline(incident(losses=losses, origin=(began,)))
+
+    assert figure is not None
+    drawn = [*range(15), 30]
+    assert figure.layout["yaxis"]["ticktext"] == [*(f"micro-batch {index}" for index in drawn), "whole step"]
+    assert figure.caption.endswith("nothing bad is known: 20-29, 31.")
+    assert marks(figure) == [
+        ("x", "bad", [(f"micro-batch {index}", "forward") for index in range(15)]),
+        ("square", "origin", [("micro-batch 30", "backward")]),
+    ]
+
+
 def test_a_phase_and_a_first_use_that_nobody_knows_are_left_out() -> None:
     strange = incident(origin=(origin(phase="<b>"),), infected=(Infected(1, "recv_", "g", (0,), "soon"),))
     assert timeline(strange) is None
