@@ -1,4 +1,6 @@
-"""Write the pages of docs/ that are made from the code: `python scripts/write_docs.py`.
+"""Write what the documentation says of the code: pages of docs/, and the figure of the rooms in three pages.
+
+    python -m scripts.write_docs
 
 A test fails when one of them is not what the code says.
 """
@@ -6,6 +8,7 @@ A test fails when one of them is not what the code says.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,10 @@ from megatron_nanguard.patch_points import ESSENTIAL, POINTS
 from megatron_nanguard.patching import PatchPoint, Target
 from megatron_nanguard.records.write_schema import SCHEMA_DIRECTORY
 from megatron_nanguard.settings import options_table
+from scripts import rooms
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 MADE = "<!-- Made by scripts/write_docs.py; edit the code instead. -->"
 
 FILES = {
@@ -191,7 +196,18 @@ PAGES: dict[str, Callable[[], str]] = {
     "postmortem.md": postmortem_page,
 }
 
+PAGES_WITH_FIGURE = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")
+"""Each has one block of the language `rooms`."""
+
+
+def with_figure(page: str) -> str:
+    """A page with the figure of the rooms as it is now."""
+    return re.sub(r"```rooms\n.*?```", f"```rooms\n{rooms.figure()}\n```", page, flags=re.DOTALL)
+
 
 if __name__ == "__main__":
     for page, text in PAGES.items():
         (DOCS / page).write_text(text(), encoding="utf-8")
+    for page in PAGES_WITH_FIGURE:
+        path = ROOT / page
+        path.write_text(with_figure(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,45 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from scripts import rooms
+
 PACKAGE = "megatron_nanguard"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
-TORCH_FREE = {
-    "cli": 7,
-    "report": 6,
-    "diagnosis": 5,
-    "postmortem": 5,
-}
-TORCH_SIDE = {
-    "hooks": 9,
-    "guard": 8,
-    "stepping": 7,
-    "cpurun": 7,
-    "screening": 7,
-    "incident": 6,
-    "attempt": 6,
-    "reloading": 6,
-    "patch_points": 5,
-    "replay": 5,
-    "tracing": 5,
-    "arbitration": 5,
-    "capture": 5,
-    "policy": 5,
-    "drill": 5,
-    "watching": 5,
-    "parameters": 4,
-    "sentinel": 4,
-    "coordination": 4,
-    "topology": 3,
-    "health": 3,
-    "device": 2,
-    "megatron_api": 2,
-    "patching": 2,
-}
-# Both columns stand on these. Errors and the version import nothing; the entry points stand above everything.
-BOTH_SIDES = {"records": 1, "settings": 1, "errors": 0, "printable": 0, "version": 0, "__init__": 10, "__main__": 10}
-ROWS = {**TORCH_FREE, **TORCH_SIDE, **BOTH_SIDES}
-NO_TORCH = set(TORCH_FREE) | set(BOTH_SIDES)
+HEIGHTS = rooms.height_of()
+TORCH_SIDE = rooms.torch_side()
+NO_TORCH = set(HEIGHTS) - TORCH_SIDE
 
 # What starts or inspects a run reaches the torch side, inside a function and when it is called.
 STARTS_RUNS = {"cli", "__init__"}
@@ -143,11 +112,11 @@ def _room_reason(room: str, name: str, in_function: bool) -> str | None:
         return SELF_CONTAINED
     if room in STARTS_RUNS and in_function:
         return None
-    if target not in ROWS:
+    if target not in HEIGHTS:
         return NO_ROOM
     if target in TORCH_SIDE and room in NO_TORCH - {"__init__"}:
         return OTHER_COLUMN
-    return UPWARDS if ROWS[target] >= ROWS[room] else None
+    return UPWARDS if HEIGHTS[target] >= HEIGHTS[room] else None
 
 
 def _outside_reason(room: str, name: str, in_function: bool) -> str | None:
@@ -180,8 +149,7 @@ def test_module_imports_downwards_only(module: str, path: Path) -> None:
 
 
 def test_every_room_stands_in_the_table_and_no_other() -> None:
-    rooms = {room_of(module) for module, _ in modules()}
-    assert rooms ^ set(ROWS) == set()
+    assert {room_of(module) for module, _ in modules()} ^ set(HEIGHTS) == set()
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,15 @@ def name_of(block: Block) -> str:
 @pytest.mark.parametrize("page", write_docs.PAGES)
 def test_a_page_that_is_made_says_what_the_code_says(page: str) -> None:
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == write_docs.PAGES[page](), (
-        "stale: run scripts/write_docs.py"
+        "stale: run python -m scripts.write_docs"
     )
+
+
+@pytest.mark.parametrize("page", write_docs.PAGES_WITH_FIGURE)
+def test_the_figure_of_the_rooms_is_that_of_the_table(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text.count("```rooms\n") == 1
+    assert write_docs.with_figure(text) == text, "stale: run python -m scripts.write_docs"
 
 
 def test_the_reference_of_files_knows_every_schema() -> None:
