@@ -38,7 +38,6 @@ setup(
         "megatron_nanguard": ["py.typed"],
         "megatron_nanguard.diagnosis": ["*.json"],
         "megatron_nanguard.report.lang": ["zh/*.json"],
-        "megatron_nanguard.records": ["schema/*.json"],
         "megatron_nanguard.report.html": ["assets/*", "templates/*"],
     },
     install_requires=[

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.cli import EXIT_CODES
 from megatron_nanguard.patch_points import ESSENTIAL, POINTS
 from megatron_nanguard.patching import PatchPoint, Target
-from megatron_nanguard.records.write_schema import SCHEMA_DIRECTORY
+from megatron_nanguard.records.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json_schema import schema_of
 from megatron_nanguard.settings import options_table
 from scripts import rooms
 
@@ -24,21 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 MADE = "<!-- Made by scripts/write_docs.py; edit the code instead. -->"
 
-FILES = {
-    "incident.json": "incidents/step_NNNNNNNN/incident.json",
-    "postmortem.json": "incidents/step_NNNNNNNN/rankNNNNN_tpTppPdpD.json",
-    "trace.json": "incidents/step_NNNNNNNN/traceNNNNN_tpTppPdpD.json",
-    "call.json": "incidents/step_NNNNNNNN/bundle/call.json",
-    "answer.json": "incidents/step_NNNNNNNN/peer/rankNNNNN/answer.json",
-    "capture.json": "incidents/step_NNNNNNNN/capture/rankNNNNN.json",
-    "param_map.json": "param_map_tpTppPdpD.json",
-    "fingerprint.json": "fingerprint.json",
-    "status.json": "status/rankNNNNN.json",
-    "drill.json": "drill.json",
-    "drill_outcomes.json": "drill/rankNNNNN.json",
-    "screening.json": "nanguard screen --json FILE",
-}
-"""Where each kind of file lies in the directory of a run, the most read first; that of a screening is no run's."""
+MADE_BELOW = "<!-- The rest of this page is made by scripts/write_docs.py; edit the code instead. -->"
 
 
 def options_page() -> str:
@@ -101,93 +88,49 @@ def _releases(target: Target) -> str:
 
 
 def postmortem_page() -> str:
-    """Every key of every file, from the schemas."""
-    schemas = {name: json.loads((SCHEMA_DIRECTORY / name).read_text(encoding="utf-8")) for name in FILES}
-    lines = [
-        "# Files of a run",
-        "",
-        MADE,
-        "",
-        "Every file is JSON, written under a temporary name and then renamed. JSON has no NaN and no Inf: such a",
-        'number is written as `{"$float": "nan"}`, `"inf"` or `"-inf"`. The JSON Schemas come with the package, in',
-        "`megatron_nanguard/records/schema/`. Keys in *italics* may be left out. No diagnosis reads files of a drill.",
-        "",
-        "| file of a run | holds |",
-        "|---|---|",
-    ]
-    for name, place in FILES.items():
-        lines.append(f"| `{place}` | [{_sentence(schemas[name]['description'])}](#{_anchor(name)}) |")
-    inside: dict[str, list[str]] = {}
-    for name, schema in schemas.items():
-        titles = _titles(name, schemas)
-        lines += ["", f"## {name}", "", _sentence(schema["description"]), "", *_table(schema, titles)]
-        for inner, title in titles.items():
-            inside.setdefault(title, list(_definition(schema["$defs"][inner], titles)))
-    lines += ["", "## Records inside"]
-    for title, text in sorted(inside.items()):
-        lines += ["", f"### {title}", "", *text]
+    """The page of a run's files: its introduction as it is, then one table of keys per kind of file."""
+    by_hand, mark, _ = (DOCS / "postmortem.md").read_text(encoding="utf-8").partition(MADE_BELOW)
+    if not mark:
+        raise ValueError(f"docs/postmortem.md has no line {MADE_BELOW}")
+    lines = [by_hand + mark]
+    for name, kind in FILE_KINDS.items():
+        schema = schema_of(kind.record)
+        lines += ["", f"## {name}", "", f"`{kind.path}`: {schema['description']}", ""]
+        lines += ["| key | holds | meaning |", "|---|---|---|", *_rows(schema)]
     return "\n".join([*lines, ""])
 
 
-def _titles(file: str, schemas: Mapping[str, dict[str, Any]]) -> dict[str, str]:
-    """Headings of the records inside a file: their name, with the file where another file has another of that name."""
-    others = [schema["$defs"] for schema in schemas.values()]
-    return {
-        name: name if all(each.get(name, own) == own for each in others) else f"{name} in {file}"
-        for name, own in schemas[file]["$defs"].items()
-        if name != "Float"
-    }
+def _rows(schema: Mapping[str, Any]) -> Iterator[str]:
+    for key, form in schema["properties"].items():
+        name = f"`{key}`" if key in schema["required"] else f"*`{key}`*"
+        yield f"| {name} | {_form(form, schema['$defs'])} | {_cell(form['description'])} |"
 
 
-def _definition(definition: dict[str, Any], titles: Mapping[str, str]) -> Iterator[str]:
-    yield _sentence(definition["description"])
-    yield ""
-    if "oneOf" in definition:
-        yield "| value | means |"
-        yield "|---|---|"
-        for member in definition["oneOf"]:
-            yield f"| `{member['const']}` | {_cell(member['description'])} |"
-    else:
-        yield from _table(definition, titles)
-
-
-def _table(record: dict[str, Any], titles: Mapping[str, str]) -> Iterator[str]:
-    yield "| key | holds | meaning |"
-    yield "|---|---|---|"
-    for key, form in record["properties"].items():
-        name = f"`{key}`" if key in record["required"] else f"*`{key}`*"
-        yield f"| {name} | {_cell(_form(form, titles))} | {_cell(form['description'])} |"
-
-
-def _form(form: dict[str, Any], titles: Mapping[str, str]) -> str:
-    """The type of a value in words."""
+def _form(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """The type of a value in words; a record inside by its name, an enum by its values."""
     if "$ref" in form:
         name = form["$ref"].rpartition("/")[2]
-        return "number" if name == "Float" else f"[{name}](#{_anchor(titles[name])})"
+        members = definitions[name].get("oneOf")
+        return "number" if name == "Float" else _choice(one["const"] for one in members) if members else f"`{name}`"
     if "anyOf" in form:
-        return " or ".join(_form(one, titles) for one in form["anyOf"])
+        return " or ".join(_form(one, definitions) for one in form["anyOf"])
     if "enum" in form:
-        return " or ".join(f"`{json.dumps(one)}`" for one in form["enum"])
+        return _choice(form["enum"])
     if "prefixItems" in form:
-        return f"[{', '.join(_form(one, titles) for one in form['prefixItems'])}]"
+        return f"[{', '.join(_form(one, definitions) for one in form['prefixItems'])}]"
     if form["type"] == "array":
-        return f"list of {_form(form['items'], titles)}"
+        return f"list of {_form(form['items'], definitions)}"
     if form["type"] == "object":
-        return f"{{name: {_form(form['additionalProperties'], titles)}}}"
+        return f"{{name: {_form(form['additionalProperties'], definitions)}}}"
     return {"integer": "integer", "string": "text", "boolean": "true or false", "null": "null"}[form["type"]]
-
-
-def _anchor(title: str) -> str:
-    """The anchor that Markdown renderers make of a heading."""
-    return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter in "-_")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _choice(values: Iterable[object]) -> str:
+    return " or ".join(f"`{json.dumps(value)}`" for value in values)
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -38,6 +38,7 @@ COMMANDS = {
     "replay": Entry("megatron_nanguard.cli.replay", "Run the saved call of an incident on this machine's devices."),
     "reload": Entry("megatron_nanguard.cli.reload", "Run the captured step of an incident again in a fresh job."),
     "redact": Entry("megatron_nanguard.cli.redact", "Delete saved tensors and samples from a run directory."),
+    "schema": Entry("megatron_nanguard.cli.schema", "Print the JSON Schema of a file of a run."),
 }
 
 # First match wins, so a branch of errors.py stands before what it derives from.

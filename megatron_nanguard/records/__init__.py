@@ -1,7 +1,7 @@
 """What we know, as frozen dataclasses: no tensor, no module, no loose dict crosses a rank or leaves a run.
 
-Every file of a run is one record of this room in its JSON form. The forms are described by the schemas under
-`schema/`, which are generated from the type hints and the docstrings of the classes.
+Every file of a run is one record of this room in its JSON form; `file_kinds` lists them. `nanguard schema NAME` prints
+the JSON Schema of one of them, made from the type hints and the docstrings of the classes.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import pytest
 
 import megatron_nanguard
 from megatron_nanguard.cli import COMMANDS
+from megatron_nanguard.records.fields import fields_of
+from megatron_nanguard.records.file_kinds import FILE_KINDS
 from megatron_nanguard.settings import OPTIONS, PREFIX, flag_of
 from scripts import write_docs
 from tests.documents import MARKS, PAGES, ROOT, Block, blocks, without_blocks
@@ -46,8 +48,17 @@ def test_the_figure_of_the_rooms_is_that_of_the_table(page: str) -> None:
     assert write_docs.with_figure(text) == text, "stale: run python -m scripts.write_docs"
 
 
-def test_the_reference_of_files_knows_every_schema() -> None:
-    assert set(write_docs.FILES) == {path.name for path in (PACKAGE / "records" / "schema").glob("*.json")}
+def test_the_reference_of_files_lists_the_keys_of_every_kind() -> None:
+    page = (ROOT / "docs" / "postmortem.md").read_text(encoding="utf-8")
+    for name, kind in FILE_KINDS.items():
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| \*?`(\w+)`", section, flags=re.MULTILINE) == [
+            key for _, key, _, _ in fields_of(kind.record)
+        ]
+
+
+def test_the_introduction_of_a_page_stays_when_its_tables_are_made() -> None:
+    assert write_docs.postmortem_page().startswith("# Files of a run\n\nA run writes into ")
 
 
 def test_the_figure_is_a_drawing_with_a_title_for_both_backgrounds() -> None:

@@ -1,4 +1,4 @@
-"""The schemas that ship: up to date, complete in words, and true of what is written."""
+"""The schemas of the files of a run: complete in words, and true of what is written."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from megatron_nanguard.records.capture import (
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome, DrillPlan
 from megatron_nanguard.records.fields import fields_of
+from megatron_nanguard.records.file_kinds import FILE_KINDS
 from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
 from megatron_nanguard.records.incident import Cause, Origin
 from megatron_nanguard.records.json_form import to_json
@@ -34,7 +35,6 @@ from megatron_nanguard.records.postmortem import Kind, Microbatch
 from megatron_nanguard.records.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
 from megatron_nanguard.records.status import Status
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin, TracedPlace
-from megatron_nanguard.records.write_schema import FILES, SCHEMA_DIRECTORY, schema_text
 from tests.unit.factories import ABORT, SIZES, demo_postmortem, incident, place, postmortem
 
 ENTRY = ParameterEntry(
@@ -107,23 +107,23 @@ SCREENING = Screening(
     ),
 )
 EXAMPLES: list[tuple[str, Any]] = [
-    ("answer.json", PeerAnswer(rank=3, device="cuda:0 A", outcome="finite")),
-    ("call.json", CALL),
-    ("capture.json", CAPTURE),
-    ("postmortem.json", postmortem(0, ranks=None, groups=())),
-    ("postmortem.json", demo_postmortem(5)),
-    ("postmortem.json", postmortem(4, microbatches=(Microbatch(0, -math.inf, None),), grad_norm=math.nan)),
-    ("incident.json", incident()),
-    ("incident.json", incident(origin=(ORIGIN,), causes=(Cause("undecided", 0.1, (), (), (), ""),))),
-    ("incident.json", merge(map(demo_postmortem, range(8)), exchanged=None, policy=ABORT, files=["a.json"])),
-    ("param_map.json", ParameterMapFile(SCHEMA_VERSION, place(6), SIZES, None, (ENTRY,))),
-    ("drill.json", DrillPlan(spec="nan@step=3")),
-    ("drill_outcomes.json", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
-    ("trace.json", RankTrace(rank=5, coords="tp1pp1dp0", microbatch=None, origins=(TRACED,))),
-    ("screening.json", SCREENING),
-    ("status.json", Status(rank=1, coordinates=None, steps_guarded=3, points_fired={"a": 3}, alarms=0, incidents=0)),
+    ("answer", PeerAnswer(rank=3, device="cuda:0 A", outcome="finite")),
+    ("call", CALL),
+    ("capture", CAPTURE),
+    ("postmortem", postmortem(0, ranks=None, groups=())),
+    ("postmortem", demo_postmortem(5)),
+    ("postmortem", postmortem(4, microbatches=(Microbatch(0, -math.inf, None),), grad_norm=math.nan)),
+    ("incident", incident()),
+    ("incident", incident(origin=(ORIGIN,), causes=(Cause("undecided", 0.1, (), (), (), ""),))),
+    ("incident", merge(map(demo_postmortem, range(8)), exchanged=None, policy=ABORT, files=["a.json"])),
+    ("param_map", ParameterMapFile(SCHEMA_VERSION, place(6), SIZES, None, (ENTRY,))),
+    ("drill", DrillPlan(spec="nan@step=3")),
+    ("drill_outcomes", DrillFile(rank=5, drills=(DrillOutcome("nan@step=3", True, 1, (3,), None),))),
+    ("trace", RankTrace(rank=5, coords="tp1pp1dp0", microbatch=None, origins=(TRACED,))),
+    ("screening", SCREENING),
+    ("status", Status(rank=1, coordinates=None, steps_guarded=3, points_fired={"a": 3}, alarms=0, incidents=0)),
     (
-        "fingerprint.json",
+        "fingerprint",
         Fingerprint(
             run_id="r",
             started="2026-01-01T12:00:00Z",
@@ -139,22 +139,17 @@ EXAMPLES: list[tuple[str, Any]] = [
 
 
 def validate(name: str, data: bytes) -> None:
-    schema = orjson.loads((SCHEMA_DIRECTORY / name).read_bytes())
+    schema = schema_of(FILE_KINDS[name].record)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(orjson.loads(data))
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_shipped_schema_is_what_the_records_say(name: str) -> None:
-    shipped = (SCHEMA_DIRECTORY / name).read_bytes()
-
-    assert shipped == schema_text(FILES[name]), (
-        f"records/schema/{name} is out of date; run: python -m megatron_nanguard.records.write_schema"
-    )
+def test_there_is_an_example_of_every_kind_of_file() -> None:
+    assert {name for name, _ in EXAMPLES} == set(FILE_KINDS)
 
 
-def test_no_schema_ships_for_a_file_that_is_never_written() -> None:
-    assert {path.name for path in SCHEMA_DIRECTORY.iterdir()} == set(FILES)
+def test_the_record_of_a_kind_is_the_class_of_its_examples() -> None:
+    assert [name for name, record in EXAMPLES if type(record) is not FILE_KINDS[name].record] == []
 
 
 @pytest.mark.parametrize(("name", "record"), EXAMPLES)
@@ -170,7 +165,7 @@ def test_what_a_record_would_not_hold_is_invalid(key: str, value: Any) -> None:
     tree[key] = value
 
     with pytest.raises(jsonschema.ValidationError):
-        validate("incident.json", orjson.dumps(tree))
+        validate("incident", orjson.dumps(tree))
 
 
 def test_a_field_is_described_by_the_docstring_of_its_class() -> None:
@@ -183,6 +178,6 @@ def test_every_member_of_kind_is_explained() -> None:
     assert set(documented_fields(Kind)) == set(Kind.__members__)
 
 
-@pytest.mark.parametrize("cls", FILES.values())
+@pytest.mark.parametrize("cls", [kind.record for kind in FILE_KINDS.values()])
 def test_no_docstring_names_a_field_that_is_gone(cls: type) -> None:
     assert set(documented_fields(cls)) == {name for name, _, _, _ in fields_of(cls)}
