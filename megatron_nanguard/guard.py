@@ -11,10 +11,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megatron_nanguard.attempt import Attempt, Meeting, Options
-from megatron_nanguard.attempt.drilling import UNFIRED_EXIT_CODE
-from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
+from megatron_nanguard.guarded_run import GuardedRun, Options, RunHandshake
+from megatron_nanguard.guarded_run.drilling import UNFIRED_EXIT_CODE
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine, Shield
@@ -38,7 +38,7 @@ class Guard:
         self.counts: Counter[str] = Counter()
         self.wards: Wards | None = None
         self._steps: Steps | None = None
-        self._attempt: Attempt | None = None
+        self._attempt: GuardedRun | None = None
         self._meetings = 0
         self._notes: list[str] = []
         self._host_checks = host.HostChecks()
@@ -101,15 +101,15 @@ class Guard:
         self._switch_off()
         attempt = None
         with self.shield("meeting the other ranks"):
-            meeting = Meeting(ranks, self._meetings, waits=settings.on)
+            meeting = RunHandshake(ranks, self._meetings, waits=settings.on)
             if settings.on:
-                attempt = Attempt(settings, meeting, self._notes)
+                attempt = GuardedRun(settings, meeting, self._notes)
             else:
                 meeting.declare_off()
         if attempt is not None and attempt.agree(self.engine.declined):
             self._start(attempt)
 
-    def _start(self, attempt: Attempt) -> None:
+    def _start(self, attempt: GuardedRun) -> None:
         """All ranks run guarded; one on which the start fails says so in its vote."""
         self._attempt = attempt
         with self.shield("start"):

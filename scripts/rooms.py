@@ -26,7 +26,7 @@ ROWS = (
     Row((), ("hooks",)),
     Row((), ("guard",)),
     Row(("cli",), ("stepping", "cpurun", "screening")),
-    Row(("report",), ("incident", "attempt", "reloading")),
+    Row(("report",), ("incident", "guarded_run", "reloading")),
     Row(
         ("diagnosis", "postmortem"),
         ("patch_points", "replay", "tracing", "arbitration", "capture", "watching", "policy", "drill"),

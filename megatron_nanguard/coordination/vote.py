@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.voting_ranks import Voters
 
 
 def vote(flags: Tensor, voters: Voters) -> list[int]:

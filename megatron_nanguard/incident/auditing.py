@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.coordination.vote import exchange
-from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.incident.signal import Alarm
 from megatron_nanguard.incident.subject import Subject
@@ -29,7 +29,7 @@ def audit_here(subject: Subject, alarm: Alarm, setting: Setting) -> Audited:
     return None
 
 
-def with_bad_copies(outcome: Outcome, audited: Audited, subject: Subject, setting: Setting) -> Outcome:
+def with_bad_copies(outcome: ExchangeOutcome, audited: Audited, subject: Subject, setting: Setting) -> ExchangeOutcome:
     """Add what the policy must know of the audit, alike on all ranks.
 
     Collective: all voters.

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from megatron_nanguard.capture import Captured, without_tensors
 from megatron_nanguard.capture.room import free_bytes, in_words
 from megatron_nanguard.capture.tensor_file import write_tensors
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import all_done, exchange
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.patching import Shield

@@ -10,7 +10,7 @@ from megatron_nanguard.diagnosis.concluding import conclude, trace_back
 from megatron_nanguard.diagnosis.experiments import BEARING_OPTIONS
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.arbitrating import without_call
-from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, state_cause
 from megatron_nanguard.postmortem.directory import RunDirectory
@@ -31,7 +31,7 @@ class MergedFile:
     causes; whoever reads an earlier one weighs the evidence himself.
     """
 
-    def __init__(self, run: RunDirectory, incident: str, outcome: Outcome, *, saves_calls: bool = True) -> None:
+    def __init__(self, run: RunDirectory, incident: str, outcome: ExchangeOutcome, *, saves_calls: bool = True) -> None:
         """Nothing is written yet.
 
         Args:
@@ -94,7 +94,7 @@ class MergedFile:
             return None
 
 
-def sentence(step: int, outcome: Outcome, merged: Incident | None) -> str:
+def sentence(step: int, outcome: ExchangeOutcome, merged: Incident | None) -> str:
     """What the log says: who was bad, where it began, and what most likely did it."""
     said = [summarize(step, outcome.kind, outcome.ranks, outcome.groups)]
     if merged is not None and merged.origin:

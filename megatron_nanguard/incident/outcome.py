@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatron_nanguard.incident.report import RankReport
+from megatron_nanguard.incident.rank_summary import RankSummary
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
@@ -14,7 +14,7 @@ from megatron_nanguard.topology.words import describe
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExchangeOutcome:
     """The same on every rank.
 
     Attributes:
@@ -39,7 +39,7 @@ class Outcome:
         return not self.cannot_replay
 
 
-def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
+def conclude(reports: Sequence[RankSummary], sizes: ParallelSizes) -> ExchangeOutcome:
     """Sort the ranks. A loss counts as bad before; suspicion counts only where no element is bad anywhere."""
     kind = _kind(reports)
     before, after = _sets(kind, reports)
@@ -47,7 +47,7 @@ def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
     clean = tuple(report.rank for report in reports if report.rank not in before and report.rank not in after)
     faulty = [report.rank for report in reports if report.own_fault]
     told = phrase("the guard itself failed on {ranks}; what is said there is incomplete", ranks=name_ranks(faulty))
-    return Outcome(
+    return ExchangeOutcome(
         kind,
         RankSets(tuple(sorted(before)), tuple(sorted(after)), clean),
         describe(before, places, sizes) if before else (),
@@ -57,7 +57,7 @@ def conclude(reports: Sequence[RankReport], sizes: ParallelSizes) -> Outcome:
     )
 
 
-def _kind(reports: Sequence[RankReport]) -> Kind:
+def _kind(reports: Sequence[RankSummary]) -> Kind:
     if any(report.bad_before for report in reports):
         return Kind.GRADIENT_BEFORE_REDUCTION
     if any(report.bad_after for report in reports):
@@ -69,7 +69,7 @@ def _kind(reports: Sequence[RankReport]) -> Kind:
     return Kind.DEAD_STEP
 
 
-def _sets(kind: Kind, reports: Sequence[RankReport]) -> tuple[set[int], set[int]]:
+def _sets(kind: Kind, reports: Sequence[RankSummary]) -> tuple[set[int], set[int]]:
     if kind is Kind.NORM_OVERFLOW:
         before = {r.rank for r in reports if r.suspicious_before}
         after = {r.rank for r in reports if r.suspicious_after}

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import exchange
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall

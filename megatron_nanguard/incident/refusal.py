@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
@@ -32,7 +32,7 @@ def _reads_data(subject: Subject) -> bool:
     return subject.coordinates.tp == subject.coordinates.pp == 0
 
 
-def refusal(outcome: Outcome, why_not: str, fault: str | None) -> ReplaySummary | None:
+def refusal(outcome: ExchangeOutcome, why_not: str, fault: str | None) -> ReplaySummary | None:
     """Why the step is not run again, alike on all ranks but for what stands against it on this one; None if it is.
 
     Args:

@@ -19,8 +19,8 @@ from megatron_nanguard.arbitration.accused import (
 )
 from megatron_nanguard.arbitration.capture import CallCatcher, CaughtCall
 from megatron_nanguard.arbitration.regions import RegionCatcher
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import exchange
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.passes import NOWHERE, PLAIN_STEPS, TRACED_STEPS, Pass, Passes

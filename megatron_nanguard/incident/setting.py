@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.health import HealthWatch
-from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.incident.passes import Exercise
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.records.incident import PolicyOutcome
 
-Policy = Callable[[Outcome], PolicyOutcome]
+Policy = Callable[[ExchangeOutcome], PolicyOutcome]
 """Decides from what all ranks know alike."""
 
 

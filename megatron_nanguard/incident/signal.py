@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from megatron_nanguard.incident.evidence import Evidence, host_norm
+from megatron_nanguard.incident.rank_evidence import RankEvidence, host_norm
 from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import host, optimizers
 from megatron_nanguard.records.phrase import phrase
@@ -34,7 +34,7 @@ class Alarm:
 
 
 def write_down(
-    subject: Subject, alarm: Alarm, evidence: Evidence, run_id: str, policy: str, fault: str | None
+    subject: Subject, alarm: Alarm, evidence: RankEvidence, run_id: str, policy: str, fault: str | None
 ) -> Postmortem:
     """This rank's post-mortem as far as it is known without the others.
 
@@ -94,7 +94,7 @@ def _scaler(subject: Subject, alarm: Alarm) -> ScalerState | None:
     )
 
 
-def kind_alone(evidence: Evidence) -> Kind:
+def kind_alone(evidence: RankEvidence) -> Kind:
     """The kind of incident as far as this rank can tell alone."""
     if evidence.bad_before:
         return Kind.GRADIENT_BEFORE_REDUCTION

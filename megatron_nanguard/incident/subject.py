@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatron_nanguard.coordination.electorate import Electorate
+from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from megatron_nanguard.device import Device, device_of, training_device
 from megatron_nanguard.megatron_api import buffers, host, optimizers
 from megatron_nanguard.megatron_api.parallel import global_rank, world_size
@@ -45,7 +45,7 @@ class Subject:
         self,
         optimizer: Any,
         chunks: Sequence[Any],
-        electorate: Electorate,
+        electorate: VotingRanks,
         settings: Settings,
         guarded: Guarded = lambda where: nullcontext(),
     ) -> None:

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import vote
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host, optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched

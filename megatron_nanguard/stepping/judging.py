@@ -6,12 +6,12 @@ from collections import Counter
 from typing import Any
 
 from megatron_nanguard import incident
-from megatron_nanguard.attempt import Attempt
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import vote
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.incident import Alarm, Setting, Subject
-from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import deciding
 from megatron_nanguard.policy.scaler import COUNTED_SKIP, Judgement
@@ -28,7 +28,7 @@ class Judge:
         counts: steps guarded, alarms, incidents, checks at a lower scale.
     """
 
-    def __init__(self, attempt: Attempt, shield: Shield, counts: Counter[str]) -> None:
+    def __init__(self, attempt: GuardedRun, shield: Shield, counts: Counter[str]) -> None:
         self._attempt, self._shield, self._counts = attempt, shield, counts
 
     def vote(self, ward: Ward, optimizer: Any, voters: Voters) -> Alarm:
@@ -90,7 +90,7 @@ class Judge:
             health=attempt.health,
         )
 
-        def policy(outcome: Outcome) -> PolicyOutcome:
+        def policy(outcome: ExchangeOutcome) -> PolicyOutcome:
             return deciding.decide(attempt.policy, subject.step, subject.budget, has_bad_copy=outcome.has_bad_copy)
 
         return incident.handle(subject, alarm, setting, policy, in_doubt=in_doubt)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from megatron_nanguard.attempt import Attempt
-from megatron_nanguard.coordination.electorate import Voters
+from megatron_nanguard.coordination.voting_ranks import Voters
+from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
 from megatron_nanguard.megatron_api.modules import chunks_of
@@ -34,7 +34,7 @@ class Steps:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: GuardedRun,
         wards: Wards,
         shield: Shield,
         counts: Counter[str],

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from megatron_nanguard.attempt.drilling import before_reduction
 from megatron_nanguard.drill.crew import DrillCrew
+from megatron_nanguard.guarded_run.drilling import before_reduction
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.watching.watcher import Watcher

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from megatron_nanguard.attempt import Attempt
-from megatron_nanguard.attempt.capture_size import tell_capture_size
 from megatron_nanguard.capture.room import state_bytes
 from megatron_nanguard.device import SATURATION_WARNING
 from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.errors import DrillError
+from megatron_nanguard.guarded_run import GuardedRun
+from megatron_nanguard.guarded_run.capture_size import tell_capture_size
 from megatron_nanguard.health import watch_device
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.megatron_api import host, optimizers
@@ -31,7 +31,7 @@ class Wards:
         host_checks: what of the host's was switched off, for the fingerprint.
     """
 
-    def __init__(self, attempt: Attempt, shield: Shield, host_checks: host.HostChecks) -> None:
+    def __init__(self, attempt: GuardedRun, shield: Shield, host_checks: host.HostChecks) -> None:
         self._attempt, self._shield, self._host_checks = attempt, shield, host_checks
         self._wards: list[Ward] = []
         self._sorted: list[list[Any]] = []

@@ -73,9 +73,9 @@ def raise_in_names() -> None:
 
 def raise_at_the_start() -> None:
     """The first thing after the handshake raises."""
-    from megatron_nanguard.attempt import attempt
+    from megatron_nanguard.guarded_run import guarded_run
 
-    attempt.Run = _raising  # type: ignore[misc, assignment]
+    guarded_run.RunFiles = _raising  # type: ignore[misc, assignment]
 
 
 def raise_when_the_step_opens() -> None:
@@ -94,16 +94,16 @@ def raise_in_the_flags() -> None:
 
 def raise_in_the_signal() -> None:
     """The evidence of this rank cannot be collected."""
-    from megatron_nanguard.incident import evidence
+    from megatron_nanguard.incident import rank_evidence
 
-    evidence.collect = _raising
+    rank_evidence.collect = _raising
 
 
 def raise_in_the_exchange() -> None:
     """An error that no shield stands around."""
-    from megatron_nanguard.incident import course
+    from megatron_nanguard.incident import stages
 
-    course.exchange = _raising
+    stages.exchange = _raising
 
 
 def die_in_the_exchange() -> None:
@@ -186,9 +186,9 @@ def die_while_merging() -> None:
 
 
 def _send_itself(number: signal.Signals) -> None:
-    from megatron_nanguard.incident import course
+    from megatron_nanguard.incident import stages
 
-    course.exchange = lambda *_: os.kill(os.getpid(), number)  # type: ignore[assignment, return-value]
+    stages.exchange = lambda *_: os.kill(os.getpid(), number)  # type: ignore[assignment, return-value]
 
 
 def _out_of_memory(*args: Any, **kwargs: Any) -> Any:

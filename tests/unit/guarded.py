@@ -12,8 +12,8 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megatron_nanguard.attempt import meeting
 from megatron_nanguard.guard import Guard
+from megatron_nanguard.guarded_run import run_handshake
 from megatron_nanguard.hooks import Hooks
 from megatron_nanguard.settings import Settings
 
@@ -48,7 +48,7 @@ def installing(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[Ins
 
     # A corner of the store for each test, on one connection.
     store, corner = dist.distributed_c10d._get_default_store(), f"test {next(numbers)}"
-    monkeypatch.setattr(meeting, "own_client", lambda prefix: PrefixStore(f"{corner}/{prefix}", store))
+    monkeypatch.setattr(run_handshake, "own_client", lambda prefix: PrefixStore(f"{corner}/{prefix}", store))
     made: list[Guarded] = []
 
     def install(*, meet: bool = True, **changes: Any) -> Guarded:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from megatron_nanguard import guard as guard_module
-from megatron_nanguard.attempt import attempt, meeting
+from megatron_nanguard.guarded_run import guarded_run, run_handshake
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.patch_points import POINTS
@@ -385,7 +385,7 @@ def test_a_rank_whose_start_failed_takes_part_in_an_incident(
     def broken(*args: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(attempt, "Run", broken)
+    monkeypatch.setattr(guarded_run, "RunFiles", broken)
     found = install()
     made = trainer()
     assert not step(made, nan_in(made))
@@ -402,7 +402,7 @@ def test_a_store_that_fails_before_the_handshake_leaves_the_run_unguarded(
         raise RuntimeError("the store is gone")
 
     found = install(meet=False)
-    monkeypatch.setattr(meeting, "own_client", gone)
+    monkeypatch.setattr(run_handshake, "own_client", gone)
     found.meet()
     made = trainer()
     assert not found.guard.active

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.arbitration.capture import CaughtCall
-from megatron_nanguard.attempt import Meeting
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.store import own_client
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.guarded_run import RunHandshake
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector, first_gradients
@@ -31,7 +31,7 @@ def guarded(made: Trainer, number: int) -> Subject:
     Args:
         number: of the meeting; each needs its own.
     """
-    subject = Subject(made.optimizer, [made.ddp], Meeting((0,), number).electorate(), Settings(on=True))
+    subject = Subject(made.optimizer, [made.ddp], RunHandshake((0,), number).electorate(), Settings(on=True))
     subject.learn()
     return subject
 

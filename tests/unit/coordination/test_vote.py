@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.vote import all_done, exchange, vote
+from megatron_nanguard.coordination.voting_ranks import Voters
 
 CPU = torch.device("cpu")
 ALONE = Voters((0,), None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from megatron_nanguard.attempt import Meeting
+from megatron_nanguard.guarded_run import RunHandshake
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
@@ -18,7 +18,7 @@ from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
 class Watched:
     """A trainer and what the sentinel sees of it."""
 
-    def __init__(self, made: Trainer, settings: Settings, meeting: Meeting) -> None:
+    def __init__(self, made: Trainer, settings: Settings, meeting: RunHandshake) -> None:
         self.trainer = made
         self.subject = Subject(made.optimizer, [made.ddp], meeting.electorate(), settings)
         self.subject.learn()
@@ -49,13 +49,13 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def meeting(megatron: Any) -> Meeting:
+def meeting(megatron: Any) -> RunHandshake:
     """One connection to the store for all tests of a file."""
-    return Meeting((0,), 1)
+    return RunHandshake((0,), 1)
 
 
 @pytest.fixture
-def watch(meeting: Meeting) -> Callable[..., Watched]:
+def watch(meeting: RunHandshake) -> Callable[..., Watched]:
     """``watch(settings, ...)``: a fresh model, nothing kept for a replay; further options are the optimizer's."""
 
     def make(settings: Settings | None = None, **options: Any) -> Watched:

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_nanguard.incident.arbitrating import CAME_BACK_NOWHERE
 from megatron_nanguard.incident.files import MergedFile, sentence
-from megatron_nanguard.incident.outcome import Outcome
+from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.postmortem.directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.incident import Cause, Incident, Origin
@@ -19,7 +19,7 @@ from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import ABORT, REPLICA_0, REPLICA_1, SETS, SIZES, demo_postmortem, incident, place
 
-OUTCOME = Outcome(Kind.GRADIENT_BEFORE_REDUCTION, RankSets((0,), (), ()), (), (), ())
+OUTCOME = ExchangeOutcome(Kind.GRADIENT_BEFORE_REDUCTION, RankSets((0,), (), ()), (), (), ())
 ORIGIN = Origin(0, "tp0pp0dp0", 2, "forward", "decoder.layers.1.mlp", "log", "0", "nan", "gelu.py:7 in act", ())
 WHERE = (
     "Step 3: gradients of rank 0 were not finite before the data-parallel reduction. It began on rank 0, forward of "
@@ -56,7 +56,7 @@ def written(run: RunDirectory) -> Incident:
 
 
 def merged_file(run: RunDirectory, saves_calls: bool = True) -> MergedFile:
-    outcome = Outcome(Kind.GRADIENT_BEFORE_REDUCTION, SETS, (REPLICA_0,), (REPLICA_1,), (), ())
+    outcome = ExchangeOutcome(Kind.GRADIENT_BEFORE_REDUCTION, SETS, (REPLICA_0,), (REPLICA_1,), (), ())
     return MergedFile(run, "incidents/step_00000003", outcome, saves_calls=saves_calls)
 
 

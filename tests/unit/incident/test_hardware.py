@@ -16,7 +16,7 @@ from megatron_nanguard.health.source import Told
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.health import HealthDifference, HealthReading
 from megatron_nanguard.records.incident import Incident
-from tests.unit.incident.test_course import SKIP, Watch, handle, setting_in
+from tests.unit.incident.test_stages import SKIP, Watch, handle, setting_in
 
 
 class Card:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from megatron_nanguard.incident.outcome import Outcome, conclude
-from megatron_nanguard.incident.report import RankReport
+from megatron_nanguard.incident.outcome import ExchangeOutcome, conclude
+from megatron_nanguard.incident.rank_summary import RankSummary
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from tests.unit.factories import PLACES, SIZES
 
 ALL = set(PLACES)
-NOTHING = {field.name: 0 for field in fields(RankReport)}
+NOTHING = {field.name: 0 for field in fields(RankSummary)}
 
 
-def concluded(**ranks_by_flag: set[int]) -> Outcome:
+def concluded(**ranks_by_flag: set[int]) -> ExchangeOutcome:
     """The outcome when these ranks raise these flags."""
     return conclude([report(rank, ranks_by_flag) for rank in PLACES], SIZES)
 
 
-def report(rank: int, ranks_by_flag: dict[str, set[int]]) -> RankReport:
+def report(rank: int, ranks_by_flag: dict[str, set[int]]) -> RankSummary:
     tp, dp, pp = PLACES[rank]
     flags = {**NOTHING, **{flag: int(rank in ranks) for flag, ranks in ranks_by_flag.items()}}
-    return RankReport(**{**flags, "rank": rank, "tp": tp, "dp": dp, "pp": pp, "expert_tp": tp, "expert_dp": dp})
+    return RankSummary(**{**flags, "rank": rank, "tp": tp, "dp": dp, "pp": pp, "expert_tp": tp, "expert_dp": dp})
 
 
-def words(outcome: Outcome) -> tuple[list[str], list[str]]:
+def words(outcome: ExchangeOutcome) -> tuple[list[str], list[str]]:
     return [group.words for group in outcome.groups], [group.words for group in outcome.infected_groups]
 
 

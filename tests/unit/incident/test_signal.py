@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from megatron_nanguard.incident import Alarm, Subject
-from megatron_nanguard.incident.evidence import NOTHING, collect
+from megatron_nanguard.incident.rank_evidence import NOTHING, collect
 from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
 from megatron_nanguard.records.json_form import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from megatron_nanguard.attempt import Meeting
+from megatron_nanguard.guarded_run import RunHandshake
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.replay import Recorder
 from megatron_nanguard.settings import Settings
@@ -71,7 +71,7 @@ def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log
     assert log.messages == ["a fault of nanguard's own in recording the step; training goes on without it"]
 
 
-def test_a_rank_whose_place_is_not_known_is_a_replica(meeting: Meeting) -> None:
+def test_a_rank_whose_place_is_not_known_is_a_replica(meeting: RunHandshake) -> None:
     made = trainer()
     subject = Subject(made.optimizer, [made.ddp], meeting.electorate(), Settings(on=True))
     assert subject.coordinates.label(subject.sizes) == "tp0pp0dp0"

@@ -18,19 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_nanguard.coordination.vote import all_done, exchange
-from megatron_nanguard.incident import evidence
+from megatron_nanguard.incident import rank_evidence
 from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all, send_first
 from megatron_nanguard.incident.auditing import audit_here, with_bad_copies
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.checking import check_scale
 from megatron_nanguard.incident.collecting import Collector, first_gradients
 from megatron_nanguard.incident.files import MergedFile, sentence
-from megatron_nanguard.incident.outcome import Outcome, conclude
-from megatron_nanguard.incident.own_file import OwnFile
+from megatron_nanguard.incident.outcome import ExchangeOutcome, conclude
 from megatron_nanguard.incident.passes import Passes
+from megatron_nanguard.incident.rank_file import RankFile
+from megatron_nanguard.incident.rank_summary import RankSummary
 from megatron_nanguard.incident.refusal import refusal, why_no_replay
 from megatron_nanguard.incident.replaying import Replayed, Replayer
-from megatron_nanguard.incident.report import RankReport
 from megatron_nanguard.incident.setting import Policy, Setting
 from megatron_nanguard.incident.signal import Alarm, write_down
 from megatron_nanguard.incident.subject import Subject
@@ -74,7 +74,7 @@ class _Course:
         self._subject, self._alarm, self._setting = subject, alarm, setting
         self._shield, self._voters = setting.shield, setting.voters
         self._incident = setting.run.incident_path(subject.step)
-        self._own = OwnFile(setting, self._incident)
+        self._own = RankFile(setting, self._incident)
         self._merged: MergedFile | None = None
 
     def run(self, policy: Policy, in_doubt: bool) -> PolicyOutcome:
@@ -121,11 +121,11 @@ class _Course:
 
     # ---------------------------------------------------------------- signal, exchange
 
-    def _signal(self) -> evidence.Evidence:
-        seen = evidence.NOTHING
+    def _signal(self) -> rank_evidence.RankEvidence:
+        seen = rank_evidence.NOTHING
         with self._shield("incident, signal"):
             setting, fault = self._setting, self._shield.fault
-            seen = evidence.collect(self._subject, FP32_MAX / len(self._voters.ranks))
+            seen = rank_evidence.collect(self._subject, FP32_MAX / len(self._voters.ranks))
             self._own.begin(write_down(self._subject, self._alarm, seen, setting.run_id, setting.policy_name, fault))
         return seen
 
@@ -135,10 +135,10 @@ class _Course:
             if self._setting.health is not None:
                 self._setting.health.look()
 
-    def _exchange(self, seen: evidence.Evidence, *, can_replay: bool) -> Outcome:
+    def _exchange(self, seen: rank_evidence.RankEvidence, *, can_replay: bool) -> ExchangeOutcome:
         """Collective: all voters."""
         subject, own = self._subject, self._own.postmortem
-        mine = RankReport.of(
+        mine = RankSummary.of(
             subject.coordinates,
             seen,
             is_dead_step=own is not None and own.flags.dead_step,
@@ -146,9 +146,9 @@ class _Course:
             can_replay=can_replay,
         )
         rows = exchange(mine.to_ints(), self._voters, subject.torch_device)
-        return conclude([RankReport.from_ints(row) for row in rows], subject.sizes)
+        return conclude([RankSummary.from_ints(row) for row in rows], subject.sizes)
 
-    def _after_exchange(self, outcome: Outcome, refused: ReplaySummary | None) -> None:
+    def _after_exchange(self, outcome: ExchangeOutcome, refused: ReplaySummary | None) -> None:
         """Write down what the exchange told, before a replay that a rank may not come back from."""
         own = self._own.postmortem
         if own is not None:
@@ -176,7 +176,7 @@ class _Course:
 
     def _replay(
         self,
-        outcome: Outcome,
+        outcome: ExchangeOutcome,
         refused: ReplaySummary | None,
         passes: Passes | None,
         lower_scale: Trial,
@@ -246,7 +246,11 @@ class _Course:
     # ---------------------------------------------------------------- files, capture
 
     def _files(
-        self, outcome: Outcome, replayed: Replayed, arbitrations: tuple[Arbitration, ...], decided: PolicyOutcome
+        self,
+        outcome: ExchangeOutcome,
+        replayed: Replayed,
+        arbitrations: tuple[Arbitration, ...],
+        decided: PolicyOutcome,
     ) -> None:
         """Collective: all voters."""
         health = None

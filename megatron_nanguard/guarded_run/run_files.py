@@ -23,7 +23,7 @@ from megatron_nanguard.settings import PREFIX, Settings, without_ours
 log = logging.getLogger("megatron_nanguard")
 
 
-class Run:
+class RunFiles:
     """The directory of one attempt and this rank's files in it.
 
     Args:

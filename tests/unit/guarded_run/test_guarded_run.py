@@ -11,23 +11,25 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megatron_nanguard.attempt import Attempt, Meeting, attempt, meeting
+from megatron_nanguard.guarded_run import GuardedRun, RunHandshake, guarded_run, run_handshake
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 
 numbers = itertools.count(1)
-Make = Callable[..., Attempt]
+Make = Callable[..., GuardedRun]
 
 
 @pytest.fixture
 def make(world_of_one: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """Attempts of one rank, each with a handshake of its own."""
     store = dist.distributed_c10d._get_default_store()
-    monkeypatch.setattr(meeting, "own_client", lambda prefix: PrefixStore(prefix, store))
+    monkeypatch.setattr(run_handshake, "own_client", lambda prefix: PrefixStore(prefix, store))
 
-    def make(**changes: Any) -> Attempt:
-        return Attempt(Settings(on=True, deadline=1.0, dir=str(tmp_path), **changes), Meeting((0,), next(numbers)), [])
+    def make(**changes: Any) -> GuardedRun:
+        return GuardedRun(
+            Settings(on=True, deadline=1.0, dir=str(tmp_path), **changes), RunHandshake((0,), next(numbers)), []
+        )
 
     return make
 
@@ -67,7 +69,7 @@ def test_a_rank_whose_start_failed_writes_its_incidents_beside_the_others(
     whole.agree({})
     half.run_id = whole.run_id
     whole.start()
-    monkeypatch.setattr(attempt, "Run", broken)
+    monkeypatch.setattr(guarded_run, "RunFiles", broken)
     with pytest.raises(RuntimeError):
         half.start()
     assert half.run is None

@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megatron_nanguard.attempt import Meeting, meeting
 from megatron_nanguard.coordination.handshake import Declaration
+from megatron_nanguard.guarded_run import RunHandshake, run_handshake
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.version import __version__
 
@@ -23,34 +23,34 @@ numbers = itertools.count()
 def corner(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test has a corner of the store of its own."""
     store, here = dist.distributed_c10d._get_default_store(), f"test {next(numbers)}"
-    monkeypatch.setattr(meeting, "own_client", lambda prefix: PrefixStore(f"{here}/{prefix}", store))
+    monkeypatch.setattr(run_handshake, "own_client", lambda prefix: PrefixStore(f"{here}/{prefix}", store))
     yield
 
 
 def test_a_world_of_one_agrees_with_itself() -> None:
-    agreement = Meeting((0,), 1).agree(ON, [])
+    agreement = RunHandshake((0,), 1).agree(ON, [])
     assert (agreement.go, agreement.reason, agreement.ranks, agreement.speaker) == (True, "", (0,), 0)
     assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{4}", agreement.run_id)
 
 
 def test_a_second_world_of_the_process_meets_by_itself() -> None:
-    first, second = Meeting((0,), 1).agree(ON, []), Meeting((0,), 2).agree(ON, [])
+    first, second = RunHandshake((0,), 1).agree(ON, []), RunHandshake((0,), 2).agree(ON, [])
     assert first.go
     assert second.go
 
 
 def test_the_message_names_the_rank_that_is_off() -> None:
-    off = Meeting((0, 1), 1)
+    off = RunHandshake((0, 1), 1)
     off.rank = 1
     off.declare_off()
-    agreement = Meeting((0, 1), 1).agree(ON, [])
+    agreement = RunHandshake((0, 1), 1).agree(ON, [])
     assert (agreement.go, agreement.reason, agreement.speaker) == (False, "rank 1 started without --nanguard", 0)
 
 
 def test_a_rank_that_is_off_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(meeting, "own_client", opened.append)
-    off = Meeting((0,), 1000, waits=False)
+    monkeypatch.setattr(run_handshake, "own_client", opened.append)
+    off = RunHandshake((0,), 1000, waits=False)
     off.declare_off()
     assert opened == []
     default = dist.distributed_c10d._get_default_store()
@@ -58,10 +58,10 @@ def test_a_rank_that_is_off_opens_no_connection(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ranks_that_lack_different_patch_groups_do_not_start() -> None:
-    other = Meeting((0, 1), 1)
+    other = RunHandshake((0, 1), 1)
     other.rank = 1
     other._handshake().declare(declaration(["norm", "decision"]))
-    agreement = Meeting((0, 1), 1).agree(ON, [])
+    agreement = RunHandshake((0, 1), 1).agree(ON, [])
     assert agreement.reason == "rank 1 came without patch groups decision, norm"
 
 
@@ -70,7 +70,7 @@ def declaration(declined: list[str]) -> Declaration:
 
 
 def test_optimizers_are_numbered_and_this_rank_is_a_voter_of_each() -> None:
-    mine = Meeting((0,), 1)
+    mine = RunHandshake((0,), 1)
     first, second = mine.electorate(), mine.electorate()
     for electorate in (first, second):
         voters = electorate.voters()
@@ -81,12 +81,12 @@ def test_optimizers_are_numbered_and_this_rank_is_a_voter_of_each() -> None:
 
 
 def test_only_the_first_to_ask_is_first() -> None:
-    mine = Meeting((0,), 1)
+    mine = RunHandshake((0,), 1)
     assert [mine.is_first("start"), mine.is_first("start"), mine.is_first("other")] == [True, False, True]
 
 
 def test_purposes_do_not_share_keys() -> None:
-    mine = Meeting((0,), 1)
+    mine = RunHandshake((0,), 1)
     mine.store("incident").set("failed", "1")
     assert not mine.store("drill").check(["failed"])
-    assert Meeting((0,), 1).store("incident").check(["failed"])
+    assert RunHandshake((0,), 1).store("incident").check(["failed"])

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
-from megatron_nanguard.attempt.drilling import Drilling
 from megatron_nanguard.errors import DrillError, SettingsError
+from megatron_nanguard.guarded_run.drilling import Drilling
 from megatron_nanguard.megatron_api import help_texts
 from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
 

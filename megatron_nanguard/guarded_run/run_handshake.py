@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from megatron_nanguard.coordination.electorate import Electorate
 from megatron_nanguard.coordination.handshake import Agreement, Declaration, Handshake
 from megatron_nanguard.coordination.store import Store, host_client, own_client, within
+from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.version import __version__
 
 
-class Meeting:
+class RunHandshake:
     """Meets the ranks of a parallel world once, and numbers the optimizers that are built in it.
 
     Args:
@@ -47,10 +47,10 @@ class Meeting:
         run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
         return self._handshake().agree(mine, run_id, settings.deadline)
 
-    def electorate(self) -> Electorate:
+    def electorate(self) -> VotingRanks:
         """The voters of the next optimizer that this rank builds, with this rank registered."""
         self._optimizers += 1
-        electorate = Electorate(self.store(f"optimizer/{self._optimizers}"), self.ranks, self.rank)
+        electorate = VotingRanks(self.store(f"optimizer/{self._optimizers}"), self.ranks, self.rank)
         electorate.register()
         return electorate
 

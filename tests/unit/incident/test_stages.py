@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.coordination.electorate import Voters
 from megatron_nanguard.coordination.store import own_client
+from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.incident import Alarm, Setting, course
+from megatron_nanguard.incident import Alarm, Setting, stages
 from megatron_nanguard.incident.files import MergedFile
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.directory import RunDirectory
@@ -57,7 +57,7 @@ def plant(made: Trainer) -> None:
 def handle(watched: Watched, setting: Setting) -> PolicyOutcome:
     subject = watched.run(before=plant)
     votes = tuple(int(flag in (Flag.LOCAL, Flag.REDUCED)) for flag in Flag)
-    return course.handle(subject, Alarm(votes, subject.optimizer), setting, lambda outcome: SKIP)
+    return stages.handle(subject, Alarm(votes, subject.optimizer), setting, lambda outcome: SKIP)
 
 
 def test_the_files_of_an_incident_agree(watch: Watch, tmp_path: Path, log: Log) -> None:
@@ -120,14 +120,14 @@ def test_digests_that_fail_cost_the_saved_step_and_not_the_guard(
         raise MemoryError("no room for a digest")
 
     if fails:
-        monkeypatch.setattr(course, "first_gradients", out_of_memory)
+        monkeypatch.setattr(stages, "first_gradients", out_of_memory)
     made = trainer(ddp={"check_for_nan_in_grad": False})
     subject = guarded(made, next(numbers))
     run_step(made, subject)
     plant(made)
     setting = replace(setting_in(tmp_path, []), capture="step")
 
-    assert course.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), made.optimizer), setting, lambda outcome: SKIP) == SKIP
+    assert stages.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), made.optimizer), setting, lambda outcome: SKIP) == SKIP
 
     assert setting.shield.fault is None
     record = from_json(CaptureFile, next(tmp_path.glob("runs/*/incidents/*/capture/*.json")).read_bytes())
@@ -139,17 +139,17 @@ def test_a_call_is_on_its_way_to_the_peer_before_the_traces_are_joined(
     megatron: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(course, "send_first", lambda *args: order.append("sent"))
+    monkeypatch.setattr(stages, "send_first", lambda *args: order.append("sent"))
     monkeypatch.setattr(MergedFile, "after_replay", lambda *args: order.append("joined"))
     made = trainer(ddp={"check_for_nan_in_grad": False})
     subject = guarded(made, next(numbers))
     run_step(made, subject, (ONES * math.nan,))
     alarm = Alarm((1, 1, 0, 0, 0, 0, 0), made.optimizer)
-    course.handle(subject, alarm, setting_in(tmp_path / "1", []), lambda outcome: SKIP)
+    stages.handle(subject, alarm, setting_in(tmp_path / "1", []), lambda outcome: SKIP)
     assert order == ["sent", "joined"]
 
     run_step(made, subject, (ONES * math.nan,))
-    course.handle(subject, alarm, replace(setting_in(tmp_path / "2", []), capture="none"), lambda outcome: SKIP)
+    stages.handle(subject, alarm, replace(setting_in(tmp_path / "2", []), capture="none"), lambda outcome: SKIP)
     assert order == ["sent", "joined", "joined"]
 
 
@@ -162,7 +162,7 @@ def test_a_policy_that_fails_ends_the_rank_and_tells_the_others(watch: Watch, tm
         raise RuntimeError("no policy")
 
     with pytest.raises(RuntimeError):
-        course.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), subject.optimizer), setting, policy)
+        stages.handle(subject, Alarm((1, 1, 0, 0, 0, 0, 0), subject.optimizer), setting, policy)
     assert codes == [65]
     assert own_client("incident").get("failed") == b"rank 0, stage exchange: no policy"
     merged = from_json(Incident, (tmp_path / "runs/run-1/incidents/step_00000001/incident.json").read_bytes())

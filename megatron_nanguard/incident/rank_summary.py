@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
-from megatron_nanguard.incident.evidence import Evidence
+from megatron_nanguard.incident.rank_evidence import RankEvidence
 from megatron_nanguard.records.coordinates import Coordinates
 
 
 @dataclass(frozen=True)
-class RankReport:
+class RankSummary:
     """One row of the exchange.
 
     Attributes:
@@ -42,8 +42,8 @@ class RankReport:
 
     @classmethod
     def of(
-        cls, place: Coordinates, seen: Evidence, *, is_dead_step: bool, has_own_fault: bool, can_replay: bool
-    ) -> RankReport:
+        cls, place: Coordinates, seen: RankEvidence, *, is_dead_step: bool, has_own_fault: bool, can_replay: bool
+    ) -> RankSummary:
         """What this rank has to tell."""
         return cls(
             rank=place.rank,
@@ -69,7 +69,7 @@ class RankReport:
         return astuple(self)
 
     @classmethod
-    def from_ints(cls, row: Sequence[int]) -> RankReport:
+    def from_ints(cls, row: Sequence[int]) -> RankSummary:
         """The way back."""
         assert len(row) == len(fields(cls))
         return cls(*row)

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from megatron_nanguard.attempt.drilling import Drilling
-from megatron_nanguard.attempt.meeting import Meeting
-from megatron_nanguard.attempt.run import Run
+from megatron_nanguard.guarded_run.drilling import Drilling
+from megatron_nanguard.guarded_run.run_files import RunFiles
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.patch_points import ESSENTIAL
@@ -26,7 +26,7 @@ from megatron_nanguard.settings import PREFIX, Settings
 log = logging.getLogger("megatron_nanguard")
 
 
-class Attempt:
+class GuardedRun:
     """The attempt of this rank.
 
     Args:
@@ -42,13 +42,13 @@ class Attempt:
         health: of the hardware under this rank; None before a model told which device that is.
     """
 
-    def __init__(self, settings: Settings, meeting: Meeting, notes: list[str]) -> None:
+    def __init__(self, settings: Settings, meeting: RunHandshake, notes: list[str]) -> None:
         self.settings, self.meeting, self.notes = settings, meeting, notes
         tolerates = settings.on_nonfinite != "skip" or host.trainer_tolerates_skips()
         self.policy = settings.on_nonfinite if tolerates else "abort"
         self.run_id = ""
         self.speaks = False
-        self.run: Run | None = None
+        self.run: RunFiles | None = None
         self.drilling: Drilling | None = None
         self.place: Coordinates | None = None
         self.health: HealthWatch | None = None
@@ -105,13 +105,13 @@ class Attempt:
     def start(self) -> None:
         """Open the run's directory and get the drills ready. Local: a rank on which it fails votes all the same."""
         settings, meeting = self.settings, self.meeting
-        self.run = Run(settings, self.run_id, meeting.rank, partial(meeting.is_first, "cannot write"))
+        self.run = RunFiles(settings, self.run_id, meeting.rank, partial(meeting.is_first, "cannot write"))
         if settings.drill:
             self.drilling = Drilling(settings.drill, meeting.rank, dist.get_world_size())
         if self.speaks:
             self._tell_of_start(self.run)
 
-    def _tell_of_start(self, run: Run) -> None:
+    def _tell_of_start(self, run: RunFiles) -> None:
         if self.policy != self.settings.on_nonfinite:
             log.warning("this trainer takes a skipped step for a fatal error: policy abort instead of skip")
         ranks = len(self.meeting.ranks)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from megatron_nanguard.attempt.meeting import Meeting
 from megatron_nanguard.capture.room import in_words
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 
 log = logging.getLogger("megatron_nanguard")
 
 
-def tell_capture_size(meeting: Meeting, optimizer: int, num_bytes: int) -> None:
+def tell_capture_size(meeting: RunHandshake, optimizer: int, num_bytes: int) -> None:
     """Add this rank's part; the last rank to do so says what all of them make. Never waits.
 
     Args:

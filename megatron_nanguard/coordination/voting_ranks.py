@@ -24,7 +24,7 @@ class Voters:
     group: dist.ProcessGroup | None
 
 
-class Electorate:
+class VotingRanks:
     """The voters of one optimizer.
 
     Args:

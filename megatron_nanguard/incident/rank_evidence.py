@@ -20,7 +20,7 @@ NORM_DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RankEvidence:
     """Host-side facts of one rank.
 
     Attributes:
@@ -38,11 +38,13 @@ class Evidence:
     bad_loss: bool
 
 
-NOTHING = Evidence(LocalGradients(None, (), {}, 0), ReducedState(None, 0, (), 0), (), False, False, False, False, False)
+NOTHING = RankEvidence(
+    LocalGradients(None, (), {}, 0), ReducedState(None, 0, (), 0), (), False, False, False, False, False
+)
 """What a rank says whose own evidence could not be collected."""
 
 
-def collect(subject: Subject, limit: float) -> Evidence:
+def collect(subject: Subject, limit: float) -> RankEvidence:
     """Read the norms, count elements where that is possible, and decide whether a suspicion holds.
 
     Args:
@@ -54,7 +56,7 @@ def collect(subject: Subject, limit: float) -> Evidence:
     bad_after = tuple(one for one in reduced if one.pattern != "finite")
     local_norm, local, suspects = _local(subject, {one.name for one in bad_after})
     microbatches = tuple(Microbatch(i, *seen) for i, seen in enumerate(subject.losses.read()))
-    return Evidence(
+    return RankEvidence(
         local=LocalGradients(local_norm, local, by_layer(local), 0, norm_by_layer(subject)),
         reduced=ReducedState(reduced_norm, len(subject.after.pieces), tuple(reduced), 0),
         microbatches=microbatches,

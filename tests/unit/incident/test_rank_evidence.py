@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.incident.evidence import Evidence, _judge, by_layer, collect
+from megatron_nanguard.incident.rank_evidence import RankEvidence, _judge, by_layer, collect
 from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Pattern
 from megatron_nanguard.sentinel.flags import FP32_MAX
 from megatron_nanguard.settings import Settings
@@ -31,7 +31,7 @@ def put(value: float, *, index: tuple[int, int] = (1, 0), weight: str = "first")
     return change
 
 
-def patterns(evidence: Evidence) -> tuple[dict[str, Pattern], dict[str, Pattern]]:
+def patterns(evidence: RankEvidence) -> tuple[dict[str, Pattern], dict[str, Pattern]]:
     """Pattern by name, before and after the reduction."""
     return (
         {one.name: one.pattern for one in evidence.local.parameters},
@@ -39,7 +39,7 @@ def patterns(evidence: Evidence) -> tuple[dict[str, Pattern], dict[str, Pattern]
     )
 
 
-def verdict(evidence: Evidence) -> str:
+def verdict(evidence: RankEvidence) -> str:
     """The flags that are on, in order."""
     names = ("suspicious_before", "suspicious_after", "bad_before", "bad_after", "bad_loss")
     return " ".join(name for name in names if getattr(evidence, name))

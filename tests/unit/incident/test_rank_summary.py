@@ -6,16 +6,16 @@ from dataclasses import fields
 
 import pytest
 
-from megatron_nanguard.incident.report import RankReport
+from megatron_nanguard.incident.rank_summary import RankSummary
 from megatron_nanguard.records.coordinates import Coordinates
 
-NAMES = [field.name for field in fields(RankReport)]
-REPORT = RankReport(**{name: number for number, name in enumerate(NAMES)})
+NAMES = [field.name for field in fields(RankSummary)]
+REPORT = RankSummary(**{name: number for number, name in enumerate(NAMES)})
 
 
 def test_a_row_comes_back_as_it_went() -> None:
     assert REPORT.to_ints() == tuple(range(len(NAMES)))
-    assert RankReport.from_ints(list(REPORT.to_ints())) == REPORT
+    assert RankSummary.from_ints(list(REPORT.to_ints())) == REPORT
 
 
 def test_a_row_has_these_columns() -> None:
@@ -28,7 +28,7 @@ def test_a_row_has_these_columns() -> None:
 
 def test_a_row_of_another_length_is_refused() -> None:
     with pytest.raises(AssertionError):
-        RankReport.from_ints(REPORT.to_ints()[:-1])
+        RankSummary.from_ints(REPORT.to_ints()[:-1])
 
 
 def test_the_place_is_read_off_the_row() -> None:

@@ -9,7 +9,7 @@ from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.records.postmortem import Postmortem
 
 
-class OwnFile:
+class RankFile:
     """Written before the next thing that can fail; a fault while writing is one of ours, and training goes on.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.attempt import Run
+from megatron_nanguard.guarded_run import RunFiles
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.records.fingerprint import HostChange
 from megatron_nanguard.settings import Settings
@@ -26,8 +26,8 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return lambda **values: monkeypatch.setattr(host, "arguments", lambda: Namespace(**values) if values else None)
 
 
-def run_in(path: Path, *, is_first: bool = True) -> Run:
-    return Run(Settings(on=True, dir=str(path)), "run-1", 5, lambda: is_first)
+def run_in(path: Path, *, is_first: bool = True) -> RunFiles:
+    return RunFiles(Settings(on=True, dir=str(path)), "run-1", 5, lambda: is_first)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_files_go_where_the_user_says_else_beside_the_checkpoints(
     arguments: Callable[..., None], given: str | None, save: str | None, root: str
 ) -> None:
     arguments(save=save)
-    run = Run(Settings(on=True, dir=given), "run-1", 0, lambda: True)
+    run = RunFiles(Settings(on=True, dir=given), "run-1", 0, lambda: True)
     assert run.directory.path == Path(root) / "runs" / "run-1"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import PrefixStore
 
-from megatron_nanguard.coordination import electorate as module
-from megatron_nanguard.coordination.electorate import Electorate
+from megatron_nanguard.coordination import voting_ranks as module
+from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from tests.unit.coordination.conftest import Clients
 from tests.unit.coordination.ranks import together
 
@@ -23,9 +23,11 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
     yield made
 
 
-def electorates(store: Clients, built: tuple[int, ...], ranks: tuple[int, ...] = (0, 1, 2, 3)) -> dict[int, Electorate]:
+def electorates(
+    store: Clients, built: tuple[int, ...], ranks: tuple[int, ...] = (0, 1, 2, 3)
+) -> dict[int, VotingRanks]:
     """One electorate per rank; some ranks have built the optimizer."""
-    found = {rank: Electorate(PrefixStore("optimizer/1", store(rank)), ranks, rank) for rank in ranks}
+    found = {rank: VotingRanks(PrefixStore("optimizer/1", store(rank)), ranks, rank) for rank in ranks}
     for rank in built:
         found[rank].register()
     return found
@@ -75,7 +77,7 @@ def test_asked_again_the_same_voters_answer_without_a_second_group(store: Client
 
 def test_two_optimizers_have_voters_of_their_own(store: Clients, groups: list[Any]) -> None:
     first = electorates(store, built=(0, 1, 2, 3))
-    second = Electorate(PrefixStore("optimizer/2", store(3)), (0, 1, 2, 3), 3)
+    second = VotingRanks(PrefixStore("optimizer/2", store(3)), (0, 1, 2, 3), 3)
     second.register()
     voters, others = first[3].voters(), second.voters()
     assert voters is not None

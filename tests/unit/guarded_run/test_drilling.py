@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from megatron_nanguard.attempt import Drilling
 from megatron_nanguard.errors import DrillError
+from megatron_nanguard.guarded_run import Drilling
 from megatron_nanguard.megatron_api import host
 from megatron_nanguard.parameters.registry import ParameterMap
 from tests.unit.conftest import Log
