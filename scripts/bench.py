@@ -26,7 +26,7 @@ from typing import Any
 from bench_report import report
 
 from megatron_nanguard.cli.demo import CPU_KERNELS, LAYOUT, MODEL
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 
 SCRIPT = Path(__file__).resolve().parents[1] / "megatron_nanguard" / "cpurun" / "pretrain_gpt.py"
 ITERATION = re.compile(r"iteration +(\d+)/.*elapsed time per iteration \(ms\): ([0-9.]+)")

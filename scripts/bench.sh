@@ -5,4 +5,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 prepare_venv ".[test]"
 cd "$ROOT"
-PYTHONPATH=$ROOT/scripts exec "$PYTHON" scripts/bench.py "$@"
+PYTHONPATH=$ROOT/scripts:$ROOT exec "$PYTHON" scripts/bench.py "$@"

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 8 -m megatron_nanguard --cpu pretrain_gpt.py ARGS...  processes
 
 `mapping/` makes device "cuda" the CPU, `stand_ins/` fills the places inside Megatron that need more than torch,
-`launcher` forks and watches the ranks, `server` keeps one import for many runs. Nothing here imports torch before a
-function is called, and nothing imports another room.
+`launcher` forks and watches the ranks. Nothing here imports torch before a function is called, and nothing imports
+another room.
 """
 
 from __future__ import annotations

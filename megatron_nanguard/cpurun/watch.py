@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import time
 
-from megatron_nanguard.cpurun.job import LAST_LINES
 from megatron_nanguard.cpurun.outcome import (
     POLICY_EXIT,
     TIMEOUT_EXIT,
@@ -22,6 +21,8 @@ from megatron_nanguard.cpurun.outcome import (
 from megatron_nanguard.cpurun.output import Output
 from megatron_nanguard.cpurun.ranks import Ranks
 
+LAST_LINES = "its last lines:"
+"""Ends the line after which the lines of a failed rank are repeated."""
 LINGER_SECONDS = 1.0  # for the tracebacks of ranks that fail with the first
 _POLICY_LINGER_SECONDS = 10.0  # ranks that leave on purpose wait for each other
 _POLL_SECONDS = 0.2

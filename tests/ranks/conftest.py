@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS
 
 END_STATE = Path(__file__).with_name("end_state.py")

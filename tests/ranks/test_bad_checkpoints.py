@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from megatron_nanguard.cpurun import pretrain_script
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS
 from tests.ranks.run_files import RunFiles
 

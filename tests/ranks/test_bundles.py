@@ -22,8 +22,8 @@ from torch import Tensor
 
 from megatron_nanguard.arbitration.bundle import read_bundle
 from megatron_nanguard.arbitration.devices import compare_devices
-from megatron_nanguard.cpurun.server import Server
 from megatron_nanguard.errors import ReplayError
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS, Layout
 from tests.ranks.run_files import RunFiles
 from tests.unit.arbitration import only_torch

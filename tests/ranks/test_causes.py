@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 from tests.ranks.layouts import DISTRIBUTED_OPTIMIZER, FP16, LAYOUTS, MOE, OVERLAP, Layout
 from tests.ranks.run_files import RunFiles
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.conftest import EndStates, Run
 from tests.ranks.layouts import LAYOUTS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.run_files import RunFiles
 from tests.ranks.test_causes import TWO, check_twin, train
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.cpurun.server import Server
 from megatron_nanguard.patch_points import POINTS
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS
 
 pytestmark = pytest.mark.ranks

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.cpurun import pretrain_script
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS, Layout
 from tests.ranks.planted import GRID, MORE_ARGUMENTS, layout_b
 from tests.ranks.planted.checks import check_incident, place

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.cpurun import pretrain_script
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 from tests.ranks.layouts import COMMON, Layout
 from tests.ranks.run_files import RunFiles
 from tests.ranks.training_log import Step, steps_of

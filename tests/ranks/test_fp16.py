@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.cpurun import pretrain_script
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 from tests.ranks.layouts import FP16, LAYOUTS, Layout
 from tests.ranks.planted import layout_a
 from tests.ranks.planted.checks import check_incident

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.cpurun import pretrain_script
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS, Layout
 from tests.ranks.training_log import Step, steps_of
 

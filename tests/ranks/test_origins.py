@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 from tests.ranks.layouts import FULL_RECOMPUTE, LAYOUTS, Layout
 from tests.ranks.planted import MORE_ARGUMENTS
 from tests.ranks.planted.checks import place

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 from tests.ranks.layouts import LAYOUTS, Layout
 from tests.ranks.run_files import RunFiles, read
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.conftest import EndStates
 from tests.ranks.layouts import LAYOUTS
 from tests.ranks.test_healthy import differences

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 from tests.ranks.layouts import LAYOUTS
 from tests.ranks.run_files import RunFiles
 from tests.ranks.test_failures import DRILL, SMALL

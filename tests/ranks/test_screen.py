@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
 from megatron_nanguard.records.json_file import read_record
 from megatron_nanguard.records.screening import Screening
+from tests.import_server import Finished, Server
 
 pytestmark = pytest.mark.ranks
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 
 pytestmark = pytest.mark.ranks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.conftest import EndStates
 from tests.ranks.layouts import LAYOUTS
 from tests.ranks.run_files import RunFiles

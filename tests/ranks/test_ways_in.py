@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.cpurun import pretrain_script
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS
 
 pytestmark = pytest.mark.ranks

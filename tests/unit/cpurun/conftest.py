@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.cpurun.job import Finished
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Server
 
 Run = Callable[..., Finished]
 

@@ -1,33 +1,99 @@
-"""One import of torch and Megatron for many launches, for tests.
+"""One import of torch and Megatron for many launches.
 
 server = Server.start()
 finished = server.run(8, "pretrain_gpt.py", args)
 assert finished.code == 0, finished.out
 server.stop()
+
+The process behind it is `__main__.py`. It imports once, then forks a launcher of `megatron_nanguard.cpurun` for each
+job.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from megatron_nanguard.cpurun.errors import LaunchRefused
-from megatron_nanguard.cpurun.job import Finished, Job
 from megatron_nanguard.cpurun.preload import PRELOAD
+from megatron_nanguard.cpurun.watch import LAST_LINES
 
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
+_RANK_LINE = re.compile(r"\[rank(\d+)\] ?(.*)")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The request for one launch.
+
+    Attributes:
+        nproc: Number of ranks.
+        script: Path of the script.
+        args: Its arguments.
+        output: File that gets everything printed.
+        codes: File that gets the ranks' exit codes.
+        cwd: Working directory.
+        env: Added to the environment.
+        timeout: Seconds until the stacks are printed and the ranks ended.
+        linger: Seconds that ranks have to end by themselves once one failed.
+        in_rank: `module:function` called in each rank before the script.
+    """
+
+    nproc: int
+    script: str
+    args: list[str]
+    output: str
+    codes: str
+    cwd: str
+    env: dict[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    linger: float = 1.0
+    in_rank: str | None = None
+
+    def to_line(self) -> str:
+        """The request, without the newline."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> Job:
+        """Read a request that `to_line` wrote."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A launch that ended.
+
+    Attributes:
+        code: Exit code of the launcher.
+        codes: Rank to exit code, of the ranks that ended by themselves.
+        out: Everything printed; lines of ranks carry [rankN].
+        seconds: From request to reply.
+    """
+
+    code: int
+    codes: Mapping[int, int]
+    out: str
+    seconds: float
+
+    def lines(self, rank: int) -> list[str]:
+        """Lines that one rank printed; those that the launcher repeats of a failed rank count once."""
+        found = (_RANK_LINE.match(line) for line in self.out.partition(LAST_LINES)[0].splitlines())
+        return [match[2] for match in found if match and int(match[1]) == rank]
 
 
 class Server:
     """A process that has torch and Megatron imported; jobs run one after the other.
 
-    Nothing of this package is imported in it but `cpurun`: a job is stock Megatron unless `in_rank` says otherwise.
+    Of `megatron_nanguard` only `cpurun` is imported in it: a job is stock Megatron unless `in_rank` says otherwise.
     """
 
     def __init__(self, process: subprocess.Popen[str], folder: tempfile.TemporaryDirectory[str]) -> None:
@@ -40,13 +106,13 @@ class Server:
         """Start the process and wait for its imports.
 
         Args:
-            modules: What it imports before any job.
+            modules: Imported before any job.
         Raises:
-            LaunchRefused: It ended during the imports.
+            LaunchRefused: The process ended during the imports.
         """
-        path = os.pathsep.join(filter(None, (str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         process = subprocess.Popen(
-            [sys.executable, "-m", "megatron_nanguard.cpurun.serving", *modules],
+            [sys.executable, "-m", "tests.import_server", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,19 +134,13 @@ class Server:
         in_rank: str | None = None,
         cwd: str | Path | None = None,
     ) -> Finished:
-        """Launch SCRIPT on forked ranks and wait for the end.
+        """Launch SCRIPT on forked ranks and wait for the end; `Job` explains the arguments.
 
         Args:
-            nproc: Number of ranks.
-            script: Path of the script.
-            args: Its arguments.
-            env: Added to the environment of the ranks.
-            timeout: Seconds until all stacks are printed and the ranks ended (exit code 124).
-            linger: Seconds that the other ranks have to end by themselves once one failed.
-            in_rank: `module:function` called in each rank before the script, e.g. `megatron_nanguard:enable`.
-            cwd: Working directory of the ranks.
+            in_rank: For example `megatron_nanguard:enable`.
         """
-        output = self._new_file("out")
+        self._jobs += 1
+        output = Path(self._folder.name) / f"job{self._jobs}.out"
         codes = output.with_suffix(".codes")
         job = Job(
             nproc=nproc,
@@ -103,10 +163,6 @@ class Server:
             out=output.read_text(errors="replace"),
             seconds=time.monotonic() - started,
         )
-
-    def _new_file(self, suffix: str) -> Path:
-        self._jobs += 1
-        return Path(self._folder.name) / f"job{self._jobs}.{suffix}"
 
     def _ask(self, line: str) -> str:
         assert self._process.stdin is not None

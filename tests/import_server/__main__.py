@@ -1,6 +1,6 @@
-"""The process behind `server`: imports torch and Megatron once, then forks a launcher for every job.
+"""The process behind `Server`: imports torch and Megatron once, then forks a launcher for every job.
 
-Requests and replies are JSON lines on stdin and stdout. A job's output goes to the file that the request names.
+Requests and replies are lines on stdin and stdout. A job's output goes to the file that the request names.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from megatron_nanguard.cpurun.job import Job
 from megatron_nanguard.cpurun.launcher import launch
 from megatron_nanguard.cpurun.mapping import install
 from megatron_nanguard.cpurun.preload import preload, refuse_threads
 from megatron_nanguard.cpurun.rank import die_with, redirect
-
-SWITCH = "NANGUARD"  # off in this process, left to each job
+from tests.import_server import Job
 
 
 def serve(modules: Sequence[str]) -> None:
-    """Import, say so, and run jobs until stdin ends."""
+    """Import, reply "ready", and run jobs until stdin ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the imports print is no reply
     install()
@@ -57,7 +55,7 @@ def _run(job: Job) -> NoReturn:
         with open(job.codes, "w", encoding="utf-8") as file:
             json.dump(outcome.codes, file)
         code = outcome.code
-    except BaseException:  # nothing may climb into the server's loop, of which this process is a copy
+    except BaseException:  # no exception may reach the server's loop, of which this process is a copy
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -66,12 +64,13 @@ def _run(job: Job) -> NoReturn:
 
 
 def _enter(job: Job) -> None:
+    """Take over the files, working directory and environment of the job."""
     out = os.open(job.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     redirect(out, out)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.chdir(job.cwd)
-    os.environ.pop(SWITCH, None)
+    os.environ.pop("NANGUARD", None)  # off in the server, left to each job
     os.environ.update(job.env)
 
 

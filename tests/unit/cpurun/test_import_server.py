@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.cpurun.errors import LaunchRefused
-from megatron_nanguard.cpurun.job import Finished, Job
-from megatron_nanguard.cpurun.server import Server
+from tests.import_server import Finished, Job, Server
 from tests.unit.cpurun.conftest import Run
 
 OURS = """
