@@ -15,7 +15,7 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
 from megatron_nanguard.guarded_run import GuardedRun, Options, RunHandshake
 from megatron_nanguard.guarded_run.drilling import UNFIRED_EXIT_CODE
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine, Shield
 from megatron_nanguard.policy import abort
@@ -41,7 +41,7 @@ class Guard:
         self._attempt: GuardedRun | None = None
         self._meetings = 0
         self._notes: list[str] = []
-        self._host_checks = host.HostChecks()
+        self._host_checks = host_program.HostChecks()
         atexit.register(self._at_exit)
 
     @property
@@ -172,7 +172,7 @@ class Guard:
 
     def stands_aside(self, rejection_func: Any) -> bool:
         """Whether a check of the host is taken over: NaN and Inf only."""
-        return self.active and rejection_func in host.NAN_CHECKS
+        return self.active and rejection_func in host_program.NAN_CHECKS
 
     # ---------------------------------------------------------------- exit
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.nn import Module
 
 from megatron_nanguard.capture.state import live_state
-from megatron_nanguard.megatron_api.optimizer_state import kept_by
+from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.parameters.registry import ParameterMap
 
 MOMENTS = 2
@@ -20,7 +20,7 @@ MOMENTS = 2
 def state_bytes(chunks: Sequence[Module], names: ParameterMap, optimizer: Any) -> int:
     """What model and optimizer of this rank take in a file, those moments included that are not there yet."""
     now = sum(tensor.nbytes for tensor in live_state(chunks, names, optimizer).values())
-    return now + sum(MOMENTS * one.main.nbytes for one in kept_by(optimizer) if not one.state)
+    return now + sum(MOMENTS * one.main.nbytes for one in optimizer_parameters(optimizer) if not one.state)
 
 
 def free_bytes(directory: Path) -> int:

@@ -16,7 +16,7 @@ from torch.nn import Module
 from megatron_nanguard.capture.tensor_file import can_hold
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import optimizer_state
-from megatron_nanguard.megatron_api.modules import unwrap
+from megatron_nanguard.megatron_api.model_chunks import unwrap
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 
@@ -45,7 +45,7 @@ def live_state(
             content = buffer if at_entry is None else at_entry.get((module, name))
             if content is not None:
                 found[f"{BUFFER}{path}.{name}"] = content.detach()
-    for one in optimizer_state.kept_by(optimizer):
+    for one in optimizer_state.optimizer_parameters(optimizer):
         if one.is_copy:
             found[f"{OPTIMIZER}{one.place}/{optimizer_state.MAIN}"] = one.main.detach()
         found |= {f"{OPTIMIZER}{one.place}/{name}": value for name, value in one.state.items()}

@@ -12,7 +12,7 @@ from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.drill.grammar import parse
 from megatron_nanguard.drill.spec import check_ranks
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.megatron_api import buffers, host
+from megatron_nanguard.megatron_api import buffers, host_program
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 
@@ -51,7 +51,7 @@ class Drilling:
 
     def mark_checkpoints(self) -> None:
         """Leave a note beside the checkpoints: they come from a run with planted faults."""
-        directory = host.save_directory()
+        directory = host_program.save_directory()
         if directory is None:
             return
         try:

@@ -15,7 +15,7 @@ from megatron_nanguard.guarded_run.drilling import Drilling
 from megatron_nanguard.guarded_run.run_files import RunFiles
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import HealthWatch
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points import ESSENTIAL
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import KNOWN
@@ -44,7 +44,7 @@ class GuardedRun:
 
     def __init__(self, settings: Settings, meeting: RunHandshake, notes: list[str]) -> None:
         self.settings, self.meeting, self.notes = settings, meeting, notes
-        tolerates = settings.on_nonfinite != "skip" or host.trainer_tolerates_skips()
+        tolerates = settings.on_nonfinite != "skip" or host_program.trainer_tolerates_skips()
         self.policy = settings.on_nonfinite if tolerates else "abort"
         self.run_id = ""
         self.speaks = False
@@ -77,7 +77,7 @@ class GuardedRun:
         line = release()
         if line is not None and not KNOWN[0] <= line <= KNOWN[1]:
             problems.append(
-                f"Megatron core {host.core_version()} is outside of 0.8 to 0.19, which this version knows; "
+                f"Megatron core {host_program.core_version()} is outside of 0.8 to 0.19, which this version knows; "
                 "functions that look as expected are wrapped, nanguard doctor lists them"
             )
         if problems and self.settings.strict:

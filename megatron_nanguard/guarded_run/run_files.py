@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.parameters.file import map_file
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.postmortem.directory import RunDirectory
@@ -47,10 +47,10 @@ class RunFiles:
                 run_id=self.run_id,
                 started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 world_size=world_size,
-                versions=host.versions(),
+                versions=host_program.versions(),
                 arguments=_arguments(),
                 environment={name: os.environ[name] for name in ENVIRONMENT_ALLOW_LIST if name in os.environ},
-                kernel_backends=host.kernel_backends(),
+                kernel_backends=host_program.kernel_backends(),
                 host_changes=changes,
                 command_line=_command_line(),
             ),
@@ -88,14 +88,14 @@ class RunFiles:
 
 def _arguments() -> dict[str, str]:
     """The host's arguments but for the drill, which only drill files tell of."""
-    found = host.arguments()
+    found = host_program.arguments()
     drill = f"{PREFIX}_drill"
     return {} if found is None else {name: str(value) for name, value in sorted(vars(found).items()) if name != drill}
 
 
 def _command_line() -> tuple[str, ...]:
     """What started the host; of one without arguments of its own that is nobody's to write down."""
-    return () if host.arguments() is None else tuple(without_ours(sys.argv))
+    return () if host_program.arguments() is None else tuple(without_ours(sys.argv))
 
 
 def _known(counts: Mapping[str, int]) -> dict[str, Any]:
@@ -105,4 +105,4 @@ def _known(counts: Mapping[str, int]) -> dict[str, Any]:
 def _root(settings: Settings) -> str:
     if settings.dir is not None:
         return settings.dir
-    return os.path.join(host.save_directory() or ".", "nanguard")
+    return os.path.join(host_program.save_directory() or ".", "nanguard")

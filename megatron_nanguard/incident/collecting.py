@@ -14,7 +14,7 @@ from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.leaves import Batcher
 from megatron_nanguard.capture.state import live_state, split
 from megatron_nanguard.incident.subject import Subject
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_numbers import numbers
 from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
 from megatron_nanguard.replay import RecordedCall
@@ -72,7 +72,7 @@ class Collector:
             calls=tuple(_call(number, call_, of_calls) for number, call_ in enumerate(self.calls)),
             digests=named_digests({**batcher.tensors, **of_calls}),
             left_out=tuple(batcher.left_out),
-            versions=host.versions(),
+            versions=host_program.versions(),
         )
         if self.level not in SAVES_STEP:
             return Captured(record)

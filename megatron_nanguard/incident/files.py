@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.experiments import BEARING_OPTIONS
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.arbitrating import without_call
 from megatron_nanguard.incident.outcome import ExchangeOutcome
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, state_cause
 from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.earlier import earlier_incidents
@@ -71,7 +71,7 @@ class MergedFile:
         path = self._run.write(self._name, merged)
         traces = self._traces or read_traces(self._directory)
         earlier = tuple(earlier_incidents(self._directory))
-        concluded = conclude(merged, traces, earlier, host.option_values(BEARING_OPTIONS))
+        concluded = conclude(merged, traces, earlier, host_program.option_values(BEARING_OPTIONS))
         self._run.write(self._name, concluded)
         self._complete_bundle(concluded)
         return concluded, path

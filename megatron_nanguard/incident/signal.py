@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from megatron_nanguard.incident.rank_evidence import RankEvidence, host_norm
 from megatron_nanguard.incident.subject import Subject
-from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
 from megatron_nanguard.sentinel import Flag
@@ -77,7 +77,7 @@ def write_down(
         ranks=None,
         groups=(),
         policy=policy,
-        versions=host.versions(),
+        versions=host_program.versions(),
         notes=tuple(notes),
     )
 

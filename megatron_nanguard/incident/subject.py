@@ -15,7 +15,7 @@ from torch import Tensor
 
 from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from megatron_nanguard.device import Device, device_of, training_device
-from megatron_nanguard.megatron_api import buffers, host, optimizers
+from megatron_nanguard.megatron_api import buffers, host_program, optimizers
 from megatron_nanguard.megatron_api.parallel import global_rank, world_size
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.patching import Shield
@@ -91,7 +91,7 @@ class Subject:
         """Begin a step, or begin it again when the host repeats the pass; the keyword arguments to go on with."""
         was_open, self.is_open = self.is_open, True
         if not was_open:
-            self.step = host.log_step() or self.step + 1
+            self.step = host_program.log_step() or self.step + 1
             self._opened = time.monotonic()
         self._groups = {id(group) for chunk in self.chunks for group in buffers.bucket_groups(chunk)}
         self.before.clear()

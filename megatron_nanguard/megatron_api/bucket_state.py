@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
-from megatron_nanguard.megatron_api.modules import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 
 FIELDS = (
     *("is_last_microbatch", "is_first_batch", "params_with_grad"),

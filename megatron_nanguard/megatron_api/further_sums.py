@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.modules import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 from megatron_nanguard.megatron_api.parallel import position
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.nn import Module
 
-from megatron_nanguard.megatron_api.modules import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 
 
 def head_width(chunk: Module) -> int | None:

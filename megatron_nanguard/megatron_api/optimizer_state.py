@@ -26,7 +26,7 @@ MAIN = "main"
 """Name of the main parameter beside those of the state."""
 
 
-class Kept(NamedTuple):
+class OptimizerParameter(NamedTuple):
     """What is kept for one parameter on this rank.
 
     Attributes:
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
         return self.param is None or self.main.untyped_storage().data_ptr() != self.param.untyped_storage().data_ptr()
 
 
-def kept_by(optimizer: Any) -> list[Kept]:
+def optimizer_parameters(optimizer: Any) -> list[OptimizerParameter]:
     """All of it, in the order of the optimizers and their groups; nothing where the optimizer is not known."""
     return [one for number, leaf, inner in _with_inner(optimizer) for one in _of_leaf(number, leaf, inner)]
 
@@ -59,13 +59,13 @@ def inner_optimizers(optimizer: Any) -> list[tuple[int, Any]]:
 
 def unknown_places(optimizer: Any, kept: Mapping[str, Tensor]) -> list[str]:
     """Places, of values named as for `put_back`, at which this optimizer has no parameter."""
-    known = {one.place for one in kept_by(optimizer)}
+    known = {one.place for one in optimizer_parameters(optimizer)}
     places = dict.fromkeys(name.rpartition("/")[0] for name in kept)
     return [place for place in places if place not in known]
 
 
 def put_back(optimizer: Any, kept: Mapping[str, Tensor]) -> None:
-    """Write values over what `kept_by` found: "PLACE/main" and "PLACE/exp_avg" by its places.
+    """Write values over what `optimizer_parameters` found: "PLACE/main" and "PLACE/exp_avg" by its places.
 
     State that an optimizer makes in its first step is made here; for values at `unknown_places` there is no room.
     """
@@ -98,13 +98,15 @@ def _with_inner(optimizer: Any) -> list[tuple[int, Any, Any]]:
     return [one for one in found if one[2] is not None]
 
 
-def _of_leaf(number: int, leaf: Any, inner: Any) -> Iterator[Kept]:
+def _of_leaf(number: int, leaf: Any, inner: Any) -> Iterator[OptimizerParameter]:
     models = _model_params(leaf)
     for group_number, group in enumerate(inner.param_groups):
         for param_number, main in enumerate(group["params"]):
             place = f"optimizer {number}, group {group_number}, parameter {param_number}"
             state = {name: value for name, value in inner.state.get(main, {}).items() if isinstance(value, Tensor)}
-            yield Kept(place, models.get(id(main), main if hasattr(main, "main_grad") else None), main, state)
+            yield OptimizerParameter(
+                place, models.get(id(main), main if hasattr(main, "main_grad") else None), main, state
+            )
 
 
 def _model_params(leaf: Any) -> dict[int, Parameter]:

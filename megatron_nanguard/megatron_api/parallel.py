@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import Module
 
-from megatron_nanguard.megatron_api.modules import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 
 
 class Position(NamedTuple):
@@ -18,7 +18,7 @@ class Position(NamedTuple):
     size: int
 
 
-class _Names(NamedTuple):
+class _AxisGroups(NamedTuple):
     """How one axis is called: field of the collection, attribute of DDP, group getters of parallel_state."""
 
     field: str
@@ -27,16 +27,16 @@ class _Names(NamedTuple):
 
 
 _AXES = {
-    "tp": _Names("tp", "tp_group", ("get_tensor_model_parallel_group",)),
-    "cp": _Names("cp", "cp_group", ("get_context_parallel_group",)),
-    "ep": _Names("ep", "ep_group", ("get_expert_model_parallel_group",)),
-    "dp": _Names("dp", "dp_group", ("get_data_parallel_group",)),
-    "pp": _Names("pp", "pp_group", ("get_pipeline_model_parallel_group",)),
+    "tp": _AxisGroups("tp", "tp_group", ("get_tensor_model_parallel_group",)),
+    "cp": _AxisGroups("cp", "cp_group", ("get_context_parallel_group",)),
+    "ep": _AxisGroups("ep", "ep_group", ("get_expert_model_parallel_group",)),
+    "dp": _AxisGroups("dp", "dp_group", ("get_data_parallel_group",)),
+    "pp": _AxisGroups("pp", "pp_group", ("get_pipeline_model_parallel_group",)),
     # Experts got a tensor-parallel size of their own in 0.10; before, they are split like everything else.
-    "expert_tp": _Names(
+    "expert_tp": _AxisGroups(
         "expt_tp", "expt_tp_group", ("get_expert_tensor_parallel_group", "get_tensor_model_parallel_group")
     ),
-    "expert_dp": _Names(
+    "expert_dp": _AxisGroups(
         "expt_dp", "expt_dp_group", ("get_expert_data_parallel_group", "get_data_modulo_expert_parallel_group")
     ),
 }
@@ -65,13 +65,13 @@ def position(chunk: Module, axis: str) -> Position:
     return Position(0, 1)
 
 
-def _from_collection(chunk: Module, names: _Names) -> Any:
+def _from_collection(chunk: Module, names: _AxisGroups) -> Any:
     # Fields that nobody set raise on access, so only the instance dictionary is asked.
     collection = chunk_attribute(chunk, "pg_collection")
     return None if collection is None else vars(collection).get(names.field)
 
 
-def _from_parallel_state(names: _Names) -> Any:
+def _from_parallel_state(names: _AxisGroups) -> Any:
     parallel_state = sys.modules.get("megatron.core.parallel_state")
     if parallel_state is None or not parallel_state.model_parallel_is_initialized():
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.modules import layer_number, local_expert_indices, unwrap
+from megatron_nanguard.megatron_api.model_chunks import layer_number, local_expert_indices, unwrap
 
 _MTP_DEPTH = re.compile(r"(^|\.)mtp\.layers\.\d+$")
 _EXPERT_PARAMETER = re.compile(r"(weight|bias)(\d+)")

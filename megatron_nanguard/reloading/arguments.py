@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.earlier import of_the_job
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.json_file import read_record
@@ -36,7 +36,7 @@ def command_line(incident: Path, given: Sequence[str]) -> list[str]:
 
 def changed_arguments(incident: Path) -> Iterator[str]:
     """One line per argument that is not what it was in the run; none where either is not known."""
-    mine = host.arguments()
+    mine = host_program.arguments()
     if mine is None or not _path(incident).exists():
         return
     before, now = of_the_job(_fingerprint(incident).arguments), of_the_job(vars(mine))

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
-from megatron_nanguard.megatron_api.modules import chunks_of
+from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.patch_points import (
     ESSENTIAL,
     forward_backward,
@@ -58,7 +58,7 @@ class Rerun:
     def __init__(self, incident: Path) -> None:
         self._incident = incident
         self._optimizers: list[tuple[Any, Sequence[Any]]] = []
-        self._host_checks = host.HostChecks()
+        self._host_checks = host_program.HostChecks()
         self._before = BeforeReduction(per_parameter=True)
         self._step: ReloadedStep | None = None
         self.has_compared = False
@@ -136,7 +136,7 @@ class Rerun:
 
     def stands_aside(self, rejection_func: Any) -> bool:
         """Whether a check of the host is left out: NaN and Inf only."""
-        return rejection_func in host.NAN_CHECKS
+        return rejection_func in host_program.NAN_CHECKS
 
     def _optimizer_of(self, chunks: Sequence[Any]) -> Any:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))

@@ -19,8 +19,8 @@ from megatron_nanguard.capture.leaves import put_together
 from megatron_nanguard.capture.state import put_back as put_state_back
 from megatron_nanguard.device import Device, device_of
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.megatron_api import host
-from megatron_nanguard.megatron_api.modules import chunks_of
+from megatron_nanguard.megatron_api import host_program
+from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.optimizer_numbers import put_numbers_back
 from megatron_nanguard.megatron_api.parallel import global_rank
 from megatron_nanguard.parameters.registry import ParameterMap
@@ -89,7 +89,7 @@ def reload_step(directory: str | Path, model: Any, optimizer: Any = None) -> Rel
     step = ReloadedStep(captured, chunks, names)
     put_state_back(captured.tensors, chunks, names, optimizer)
     put_numbers_back(optimizer, captured.record.numbers)
-    host.set_log_step(step.step)
+    host_program.set_log_step(step.step)
     # Last: nothing may be drawn between this and the pass.
     _restore_random(captured, device_of(step.device.type))
     return step

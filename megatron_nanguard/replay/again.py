@@ -18,7 +18,7 @@ import torch
 
 from megatron_nanguard.megatron_api import rerun
 from megatron_nanguard.megatron_api.bucket_state import weights_stay, zero_gradients
-from megatron_nanguard.megatron_api.steps import Around, followed
+from megatron_nanguard.megatron_api.schedules import Around, followed
 from megatron_nanguard.replay.call import RecordedCall
 from megatron_nanguard.replay.digests import Digests
 from megatron_nanguard.replay.gradients import GradientCopy

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.optimizer_state import Kept, kept_by
+from megatron_nanguard.megatron_api.optimizer_state import OptimizerParameter, optimizer_parameters
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding, AuditKind
@@ -40,7 +40,7 @@ class _Suspect:
     kind: AuditKind
     name: str
     tensor: Tensor
-    kept: Kept | None = None
+    kept: OptimizerParameter | None = None
     is_elsewhere: bool = False
 
 
@@ -57,7 +57,7 @@ def audit(
         rank: global rank.
     Sync: one host read, and a few more per bad tensor.
     """
-    kept = kept_by(optimizer)
+    kept = optimizer_parameters(optimizer)
     suspects = [*_weights(names, kept), *_state(names, kept), *_buffers(chunks), *_data(batch)]
     suspects = [one for one in suspects if one.tensor.is_floating_point() and one.tensor.numel()]
     findings = []
@@ -68,7 +68,7 @@ def audit(
     return tuple(findings)
 
 
-def _weights(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
+def _weights(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[_Suspect]:
     copies = {id(one.param): one for one in kept if one.param is not None and one.is_copy}
     held = {id(one.param) for one in kept}
     for entry in names.entries:
@@ -77,7 +77,7 @@ def _weights(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
         yield _Suspect("weight", entry.name, param.detach(), copies.get(id(param)), is_elsewhere)
 
 
-def _state(names: ParameterMap, kept: Sequence[Kept]) -> Iterator[_Suspect]:
+def _state(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[_Suspect]:
     for one in kept:
         name = one.place if one.param is None else names.entry(one.param).name
         if one.is_copy:

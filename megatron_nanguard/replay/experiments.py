@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.device import Device
-from megatron_nanguard.megatron_api.modules import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 
 SYNCHRONOUS = "synchronous"
 LOWER_SCALE = "loss scale / 256"

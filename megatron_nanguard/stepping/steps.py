@@ -10,7 +10,7 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
-from megatron_nanguard.megatron_api.modules import chunks_of
+from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import skip
 from megatron_nanguard.records.incident import PolicyOutcome

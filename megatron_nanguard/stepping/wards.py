@@ -15,7 +15,7 @@ from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.capture_size import tell_capture_size
 from megatron_nanguard.health import watch_device
 from megatron_nanguard.incident import Subject
-from megatron_nanguard.megatron_api import host, optimizers
+from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.stepping.ward import Ward
@@ -31,7 +31,7 @@ class Wards:
         host_checks: what of the host's was switched off, for the fingerprint.
     """
 
-    def __init__(self, attempt: GuardedRun, shield: Shield, host_checks: host.HostChecks) -> None:
+    def __init__(self, attempt: GuardedRun, shield: Shield, host_checks: host_program.HostChecks) -> None:
         self._attempt, self._shield, self._host_checks = attempt, shield, host_checks
         self._wards: list[Ward] = []
         self._sorted: list[list[Any]] = []

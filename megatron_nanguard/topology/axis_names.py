@@ -9,7 +9,7 @@ from typing import NamedTuple
 from megatron_nanguard.records.phrase import Phrase, phrase
 
 
-class _Names(NamedTuple):
+class _AxisWords(NamedTuple):
     """One axis: the letters of Megatron's options, one index, several indices, all of them."""
 
     short: str
@@ -19,49 +19,49 @@ class _Names(NamedTuple):
 
 
 _AXES = {
-    "tp": _Names(
+    "tp": _AxisWords(
         "TP",
         phrase("TP index {index}"),
         phrase("TP indices {indices}"),
         phrase("all tensor-parallel ranks"),
     ),
-    "cp": _Names(
+    "cp": _AxisWords(
         "CP",
         phrase("CP index {index}"),
         phrase("CP indices {indices}"),
         phrase("all context-parallel ranks"),
     ),
-    "ep": _Names(
+    "ep": _AxisWords(
         "EP",
         phrase("EP index {index}"),
         phrase("EP indices {indices}"),
         phrase("all expert-parallel ranks"),
     ),
-    "dp": _Names(
+    "dp": _AxisWords(
         "DP",
         phrase("data-parallel replica {index}"),
         phrase("data-parallel replicas {indices}"),
         phrase("all data-parallel replicas"),
     ),
-    "pp": _Names(
+    "pp": _AxisWords(
         "PP",
         phrase("pipeline stage {index}"),
         phrase("pipeline stages {indices}"),
         phrase("all pipeline stages"),
     ),
-    "expert_tp": _Names(
+    "expert_tp": _AxisWords(
         "expert TP",
         phrase("expert TP index {index}"),
         phrase("expert TP indices {indices}"),
         phrase("all expert-tensor-parallel ranks"),
     ),
-    "rank": _Names(
+    "rank": _AxisWords(
         "rank",
         phrase("rank {index}"),
         phrase("ranks {indices}"),
         phrase("all ranks"),
     ),
-    "expert_dp": _Names(
+    "expert_dp": _AxisWords(
         "expert DP",
         phrase("expert replica {index}"),
         phrase("expert replicas {indices}"),

@@ -201,7 +201,7 @@ def _raising(*args: Any, **kwargs: Any) -> Any:
 
 
 def _raising_at_bad_step(function: Callable[..., Any]) -> Callable[..., Any]:
-    from megatron_nanguard.megatron_api.host import log_step
+    from megatron_nanguard.megatron_api.host_program import log_step
 
     return lambda *args, **kwargs: (_raising if log_step() == BAD_STEP else function)(*args, **kwargs)
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.device import training_device
-from megatron_nanguard.megatron_api.modules import layer_number
-from megatron_nanguard.megatron_api.steps import followed
+from megatron_nanguard.megatron_api.model_chunks import layer_number
+from megatron_nanguard.megatron_api.schedules import followed
 from megatron_nanguard.parameters.naming import name_modules, name_parameters
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.trace import RankTrace

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.guarded_run import Drilling
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.parameters.registry import ParameterMap
 from tests.unit.conftest import Log
 from tests.unit.drill.models import ONE_RANK, Chain, train
@@ -29,7 +29,7 @@ def test_a_rank_that_does_not_exist_is_refused() -> None:
 
 
 def test_checkpoints_of_a_drill_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "arguments", lambda: Namespace(save=str(tmp_path / "save")))
+    monkeypatch.setattr(host_program, "arguments", lambda: Namespace(save=str(tmp_path / "save")))
     Drilling(SPEC, 0, 1).mark_checkpoints()
     assert (tmp_path / "save/NANGUARD_DRILL.txt").read_text() == (
         f"The checkpoints in this directory come from a drill: faults were planted on purpose.\n{SPEC}\n"
@@ -38,7 +38,7 @@ def test_checkpoints_of_a_drill_are_marked(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_mark_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     (tmp_path / "save").write_text("")
-    monkeypatch.setattr(host, "arguments", lambda: Namespace(save=str(tmp_path / "save")))
+    monkeypatch.setattr(host_program, "arguments", lambda: Namespace(save=str(tmp_path / "save")))
     Drilling(SPEC, 0, 1).mark_checkpoints()
     assert [text.partition(":")[0] for text in log.messages] == [
         f"cannot mark the checkpoints in {tmp_path / 'save'} as a drill's"
@@ -46,7 +46,7 @@ def test_a_mark_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_checkpoints_nothing_is_marked(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
-    monkeypatch.setattr(host, "arguments", lambda: Namespace(save=None))
+    monkeypatch.setattr(host_program, "arguments", lambda: Namespace(save=None))
     Drilling(SPEC, 0, 1).mark_checkpoints()
     assert log.messages == []
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard.guarded_run import GuardedRun, RunHandshake, guarded_run, run_handshake
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 
@@ -41,7 +41,7 @@ def make(world_of_one: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_a_trainer_that_takes_a_skip_for_fatal_is_never_skipped(
     make: Make, monkeypatch: pytest.MonkeyPatch, asked: str, tolerates: bool, policy: str
 ) -> None:
-    monkeypatch.setattr(host, "trainer_tolerates_skips", lambda: tolerates)
+    monkeypatch.setattr(host_program, "trainer_tolerates_skips", lambda: tolerates)
     assert make(on_nonfinite=asked).policy == policy
 
 

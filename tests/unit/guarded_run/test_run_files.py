@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.guarded_run import RunFiles
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.fingerprint import HostChange
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
@@ -23,7 +23,9 @@ CHANGE = HostChange("check_for_nan_in_grad", "True", "False", "why")
 @pytest.fixture
 def arguments(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``arguments(lr=1.0)``: what the host was started with."""
-    return lambda **values: monkeypatch.setattr(host, "arguments", lambda: Namespace(**values) if values else None)
+    return lambda **values: monkeypatch.setattr(
+        host_program, "arguments", lambda: Namespace(**values) if values else None
+    )
 
 
 def run_in(path: Path, *, is_first: bool = True) -> RunFiles:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.megatron_api.optimizer_state import kept_by, put_back
+from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters, put_back
 from tests.unit.one_rank import ONES, Trainer, trainer
 
 
@@ -26,7 +26,7 @@ def test_every_parameter_is_found_with_its_moments(
     made = adam(distributed, options)
     made.forward_backward((ONES,))
     made.step()
-    kept = {id(one.param): one for one in kept_by(made.optimizer)}
+    kept = {id(one.param): one for one in optimizer_parameters(made.optimizer)}
     assert set(kept) == {id(param) for param in made.net.parameters()}
     for param in made.net.parameters():
         one = kept[id(param)]
@@ -36,19 +36,19 @@ def test_every_parameter_is_found_with_its_moments(
 
 
 def test_places_are_numbered(megatron: Any) -> None:
-    places = [one.place for one in kept_by(trainer().optimizer)]
+    places = [one.place for one in optimizer_parameters(trainer().optimizer)]
     assert places == ["optimizer 0, group 0, parameter 0", "optimizer 0, group 0, parameter 1"]
 
 
 def test_nothing_is_known_without_an_optimizer() -> None:
-    assert kept_by(None) == []
+    assert optimizer_parameters(None) == []
 
 
 def named(optimizer: Any) -> dict[str, torch.Tensor]:
     """What is kept, copied, as it is put back."""
     return {
         f"{one.place}/{name}": value.detach().clone()
-        for one in kept_by(optimizer)
+        for one in optimizer_parameters(optimizer)
         for name, value in {"main": one.main, **one.state}.items()
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.reloading import command_line
@@ -69,7 +69,7 @@ def test_an_incident_away_from_its_run_says_what_to_give(tmp_path: Path) -> None
 def test_only_arguments_that_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = incident(tmp_path, lr="1.0", impl="local", rank="0", log_interval="1", nanguard="True", old="1")
     here = Namespace(lr=1.0, impl="transformer_engine", rank=5, log_interval=9, nanguard=False, new=2)
-    monkeypatch.setattr(host, "arguments", lambda: here)
+    monkeypatch.setattr(host_program, "arguments", lambda: here)
     assert list(changed_arguments(path)) == [
         "argument impl is transformer_engine here, it was local",
         "argument new is 2 here, it was None",
@@ -78,5 +78,5 @@ def test_only_arguments_that_differ_are_told(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_host_without_arguments_has_nothing_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "arguments", lambda: None)
+    monkeypatch.setattr(host_program, "arguments", lambda: None)
     assert list(changed_arguments(incident(tmp_path, lr="1.0"))) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.megatron_api.optimizer_state import kept_by
+from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import ParallelSizes
@@ -147,6 +147,6 @@ def test_a_bad_weight_of_which_the_optimizer_keeps_nothing_here(megatron: Any, m
     made = stepped(bf16=True)
     weight = made.net.second.weight
     weight.data[0, 1] = NAN
-    kept = [one for one in kept_by(made.optimizer) if one.param is not weight]
-    monkeypatch.setattr("megatron_nanguard.replay.audit.kept_by", lambda optimizer: kept)
+    kept = [one for one in optimizer_parameters(made.optimizer) if one.param is not weight]
+    monkeypatch.setattr("megatron_nanguard.replay.audit.optimizer_parameters", lambda optimizer: kept)
     assert found(made) == [AuditFinding("weight", "second.weight", "nan", 5, "where it is bad, other ranks own it")]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch.nn import Linear, Module
 
-from megatron_nanguard.megatron_api.modules import (
+from megatron_nanguard.megatron_api.model_chunks import (
     chunk_attribute,
     layer_number,
     local_expert_indices,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.megatron_api.steps import followed
+from megatron_nanguard.megatron_api.schedules import followed
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.megatron_api import host
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.fingerprint import HostChange
 from tests.unit.one_rank import trainer
 
@@ -33,13 +33,13 @@ def test_the_version_is_what_the_sources_on_the_path_say(megatron: Any, monkeypa
     import megatron.core.package_info
 
     installed = importlib.metadata.version("megatron-core")
-    assert (host.core_version() or "").split("+")[0] == installed
+    assert (host_program.core_version() or "").split("+")[0] == installed
     monkeypatch.setattr(megatron.core.package_info, "__version__", "0.15.0rc7")
-    assert host.core_version() == host.versions()["megatron-core"] == "0.15.0rc7"
+    assert host_program.core_version() == host_program.versions()["megatron-core"] == "0.15.0rc7"
 
 
 def test_versions_name_only_what_is_installed() -> None:
-    found = host.versions()
+    found = host_program.versions()
     assert found["torch"] == importlib.metadata.version("torch")
     assert found["python"] == platform.python_version()
     assert "torch-npu" not in found
@@ -48,36 +48,36 @@ def test_versions_name_only_what_is_installed() -> None:
 def test_without_megatron_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "megatron"]:
         monkeypatch.delitem(sys.modules, name)
-    assert host.core_version() is None
-    assert host.arguments() is None
-    assert (host.log_step(), host.save_directory(), host.kernel_backends()) == (None, None, {})
-    assert not host.trainer_tolerates_skips()
+    assert host_program.core_version() is None
+    assert host_program.arguments() is None
+    assert (host_program.log_step(), host_program.save_directory(), host_program.kernel_backends()) == (None, None, {})
+    assert not host_program.trainer_tolerates_skips()
 
 
 def test_the_step_is_the_one_that_the_log_prints(arguments: Namespace) -> None:
-    assert host.log_step() is None
+    assert host_program.log_step() is None
     arguments.curr_iteration = 0
-    assert host.log_step() == 1
+    assert host_program.log_step() == 1
     arguments.curr_iteration = 122
-    assert host.log_step() == 123
+    assert host_program.log_step() == 123
 
 
 def test_the_save_directory_is_the_arguments(arguments: Namespace) -> None:
-    assert host.save_directory() is None
+    assert host_program.save_directory() is None
     arguments.save = "/data/checkpoints"
-    assert host.save_directory() == "/data/checkpoints"
+    assert host_program.save_directory() == "/data/checkpoints"
 
 
 def test_kernel_backends_are_those_the_arguments_choose(arguments: Namespace) -> None:
     arguments.transformer_impl = "local"
     arguments.optimizer = "adam"
-    assert host.kernel_backends() == {"transformer_impl": "local", "optimizer": "adam"}
+    assert host_program.kernel_backends() == {"transformer_impl": "local", "optimizer": "adam"}
 
 
 def test_the_bucket_check_stands_aside_and_comes_back(megatron: Any) -> None:
     import megatron.core.rerun_state_machine  # noqa: F401
 
-    made, checks = trainer(), host.HostChecks()
+    made, checks = trainer(), host_program.HostChecks()
     made.net.first.weight.data.fill_(torch.nan)
     with pytest.raises(RuntimeError, match="grad norm"):
         made.forward_backward()
@@ -90,7 +90,7 @@ def test_the_bucket_check_stands_aside_and_comes_back(megatron: Any) -> None:
 
 
 def test_a_check_that_was_off_is_not_changed(megatron: Any) -> None:
-    made, checks = trainer(ddp={"check_for_nan_in_grad": False}), host.HostChecks()
+    made, checks = trainer(ddp={"check_for_nan_in_grad": False}), host_program.HostChecks()
     checks.switch_off([made.ddp])
     assert checks.changes() == ()
     checks.restore()
@@ -98,7 +98,7 @@ def test_a_check_that_was_off_is_not_changed(megatron: Any) -> None:
 
 
 def test_two_chunks_of_one_config_are_one_change(megatron: Any) -> None:
-    made, other, checks = trainer(), trainer(), host.HostChecks()
+    made, other, checks = trainer(), trainer(), host_program.HostChecks()
     checks.switch_off([made.ddp, other.ddp])
     assert len(checks.changes()) == 1
     checks.restore()
@@ -110,7 +110,7 @@ def test_without_a_rerun_machine_the_scripts_loss_check_stands_aside_too(
     arguments: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments.check_for_nan_in_loss_and_grad = True
-    checks = host.HostChecks()
+    checks = host_program.HostChecks()
     monkeypatch.delitem(sys.modules, "megatron.core.rerun_state_machine", raising=False)
     checks.switch_off([])
     assert arguments.check_for_nan_in_loss_and_grad is False
@@ -122,26 +122,26 @@ def test_with_a_rerun_machine_the_scripts_loss_check_goes_on(arguments: Namespac
     import megatron.core.rerun_state_machine  # noqa: F401
 
     arguments.check_for_nan_in_loss_and_grad = True
-    host.HostChecks().switch_off([])
+    host_program.HostChecks().switch_off([])
     assert arguments.check_for_nan_in_loss_and_grad is True
 
 
 def test_only_known_trainers_tolerate_skips(megatron: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "megatron.training.training", raising=False)
-    assert not host.trainer_tolerates_skips()
+    assert not host_program.trainer_tolerates_skips()
     import megatron.training.training  # noqa: F401
 
-    assert host.trainer_tolerates_skips()
+    assert host_program.trainer_tolerates_skips()
 
 
 def test_arguments_are_told_as_text(arguments: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments.overlap_grad_reduce, arguments.recompute_granularity = True, None
     arguments.attention_backend = enum.Enum("Backend", "unfused auto").auto  # type: ignore[attr-defined]
     names = ("overlap_grad_reduce", "recompute_granularity", "attention_backend", "unknown")
-    assert host.option_values(names) == {
+    assert host_program.option_values(names) == {
         "overlap_grad_reduce": "True",
         "recompute_granularity": "None",
         "attention_backend": "auto",
     }
-    monkeypatch.setattr(host, "arguments", lambda: None)
-    assert host.option_values(names) == {}
+    monkeypatch.setattr(host_program, "arguments", lambda: None)
+    assert host_program.option_values(names) == {}
