@@ -39,6 +39,8 @@ BOTH_SIDES = ("records", "settings")
 """Below all rows; both columns import them."""
 LEAVES = ("errors", "printable", "version")
 """They import nothing of this package."""
+TORCH_LEAVES = ("tensor_names",)
+"""They import torch and nothing of this package; every room of the torch side may import them."""
 ENTRIES = ("__init__", "__main__")
 """Above all rows: what `import megatron_nanguard` and `python -m megatron_nanguard` run."""
 
@@ -48,7 +50,11 @@ _LEFT, _RIGHT = 24, 92
 
 def height_of() -> dict[str, int]:
     """The row of every room and single file; a higher one may import a lower one."""
-    heights = dict.fromkeys(LEAVES, 0) | dict.fromkeys(BOTH_SIDES, 1) | dict.fromkeys(ENTRIES, len(ROWS) + 2)
+    heights = (
+        dict.fromkeys((*LEAVES, *TORCH_LEAVES), 0)
+        | dict.fromkeys(BOTH_SIDES, 1)
+        | dict.fromkeys(ENTRIES, len(ROWS) + 2)
+    )
     for height, row in enumerate(reversed(ROWS), start=2):
         heights |= dict.fromkeys((*row.torch_free, *row.torch_side), height)
     return heights
@@ -56,7 +62,7 @@ def height_of() -> dict[str, int]:
 
 def torch_side() -> frozenset[str]:
     """Every room that may import torch."""
-    return frozenset(room for row in ROWS for room in row.torch_side)
+    return frozenset(room for row in ROWS for room in row.torch_side) | frozenset(TORCH_LEAVES)
 
 
 def figure() -> str:
@@ -67,7 +73,12 @@ def figure() -> str:
         for rooms in _folded(row.torch_side):
             lines.append(f"{left:<{_LEFT}}| {rooms}")
             left = ""
-    return "\n".join([*lines, "  ".join((*BOTH_SIDES, *LEAVES[:2])) + "  (both sides)"])
+    return "\n".join([*lines, _bottom()])
+
+
+def _bottom() -> str:
+    """What lies below all rows."""
+    return f"{'  '.join((*BOTH_SIDES, *LEAVES[:2]))}  (both sides)  |  {'  '.join(TORCH_LEAVES)}"
 
 
 def _folded(rooms: tuple[str, ...]) -> list[str]:

@@ -18,6 +18,7 @@ from megatron_nanguard.device import device_of
 from megatron_nanguard.records.arbitration import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.tensor_names import dtype_name
 
 NUM_REPEATS: Final = 8
 CPU: Final = torch.device("cpu")
@@ -137,7 +138,7 @@ def whole(call: CaughtCall) -> tuple[Json, Mapping[str, Tensor]]:
 def in_precision(plain: Json, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Json, dict[str, Tensor]]:
     """The same call with all floating-point tensors and types in another one, on the CPU."""
     cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    text = str(dtype).removeprefix("torch.")
+    text = dtype_name(dtype)
     described = {name: {**meta, "device": "cpu"} for name, meta in plain["tensors"].items()}
     arguments = {
         side: [

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall
-from megatron_nanguard.arbitration.packing import dtype_text
 from megatron_nanguard.arbitration.references import reference_file
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.bundle import SavedCall, SavedTensor
 from megatron_nanguard.records.json_file import read_record
 from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.tensor_names import dtype_name
 
 MAX_CALL_BYTES: Final = 4 << 20
 MAX_TENSOR_BYTES: Final = CAP_BYTES + MAX_CALL_BYTES
@@ -117,9 +117,9 @@ def _check(described: Mapping[str, SavedTensor], tensors: Mapping[str, Tensor], 
     if described.keys() != tensors.keys():
         raise PostmortemError(f"{path} holds {sorted(tensors)}, {repro.CALL_NAME} says {sorted(described)}")
     for name, tensor in tensors.items():
-        meta = described[name]
-        if (meta.shape, meta.dtype) != (tuple(tensor.shape), dtype_text(tensor)):
-            raise PostmortemError(f"{path}: {name} is {dtype_text(tensor)} {tuple(tensor.shape)}, not as described")
+        meta, shape, dtype = described[name], tuple(tensor.shape), dtype_name(tensor.dtype)
+        if (meta.shape, meta.dtype) != (shape, dtype):
+            raise PostmortemError(f"{path}: {name} is {dtype} {shape}, not as described")
         if not _is_dense(meta):
             raise PostmortemError(f"{path}: {name} has stride {meta.stride}, which is not dense")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatron_nanguard.arbitration.repro import count
 from megatron_nanguard.records.bundle import Argument, SavedOutput, SavedTensor, Value, ValueKind
+from megatron_nanguard.tensor_names import dtype_name
 
 _DTYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 int64 int32 int16 int8 uint8 bool"
 SAVABLE = frozenset(getattr(torch, name) for name in _DTYPES.split() if hasattr(torch, name))
@@ -120,7 +121,7 @@ def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tenso
         name: SavedTensor(
             shape=tuple(copy.shape),
             stride=tuple(copy.stride()),
-            dtype=dtype_text(copy),
+            dtype=dtype_name(copy.dtype),
             device=originals[name].device.type,
             is_finite=is_finite(copy),
             requires_grad=originals[name].requires_grad,
@@ -136,7 +137,7 @@ def describe_output(name: str, tensor: Tensor) -> SavedOutput:
     """
     nan, positive, negative, first = count(tensor)
     at = None if first is None else tuple(first)
-    return SavedOutput(name, tuple(tensor.shape), dtype_text(tensor), nan, positive, negative, at)
+    return SavedOutput(name, tuple(tensor.shape), dtype_name(tensor.dtype), nan, positive, negative, at)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -148,8 +149,3 @@ def is_finite(tensor: Tensor) -> bool:
         return True
     values = tensor.float() if tensor.element_size() == 1 else tensor
     return bool(torch.isfinite(values).all())
-
-
-def dtype_text(tensor: Tensor) -> str:
-    """`torch.bfloat16` -> `bfloat16`."""
-    return str(tensor.dtype).removeprefix("torch.")

@@ -16,6 +16,7 @@ from torch import Tensor
 from megatron_nanguard.capture.tensor_file import can_hold
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.records.capture import CapturedItem, CapturedIterator, Leaf, LeafKind
+from megatron_nanguard.tensor_names import dtype_name
 
 _SCALARS: dict[type, LeafKind] = {bool: "bool", int: "int", float: "float"}
 _KINDS: dict[type, LeafKind] = {dict: "dict", list: "list", tuple: "tuple"}
@@ -76,7 +77,7 @@ class Batcher:
         # Keys with a slash in them may look like keys inside of one another.
         unique = name if name not in self.tensors else f"{name}#{len(self.tensors)}"
         self.tensors[unique] = tensor
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = dtype_name(tensor.dtype)
         return Leaf(path, "tensor", unique, tuple(tensor.shape), dtype, tensor.device.type)
 
 

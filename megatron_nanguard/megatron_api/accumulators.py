@@ -6,9 +6,12 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torch import Tensor
+
+from megatron_nanguard.tensor_names import named_tensors
 
 PLACES = (
     ("megatron.core.transformer.moe.moe_logging", "_MOE_METRICS_TRACKER._metrics"),
@@ -72,16 +75,13 @@ def copied(value: Any) -> Any:
     return twin
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor of a value that `copied` would copy."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for key in sorted(value):
-            yield from tensors(value[key])
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors(getattr(value, field.name))
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors of a value that `copied` would copy, in an order that does not depend on who was first to add up."""
+    return [tensor for _, tensor in sorted(named_tensors(value, _dataclass_fields), key=itemgetter(0))]
+
+
+def _dataclass_fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
 
 
 def _found(owner: Any, path: str) -> Iterator[Accumulator]:

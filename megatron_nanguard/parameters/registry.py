@@ -17,6 +17,7 @@ from megatron_nanguard.megatron_api.buffers import (
 from megatron_nanguard.parameters.naming import NamedParameter, name_parameters
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.parameters import ParameterEntry
+from megatron_nanguard.tensor_names import dtype_name
 
 
 class EntrySegment(NamedTuple):
@@ -138,7 +139,7 @@ def _entry(number: int, item: NamedParameter, place: _BufferPlace | None, sizes:
         name=item.name,
         local_name=item.local_name,
         shape=tuple(param.shape),
-        dtype=str(param.dtype).removeprefix("torch."),
+        dtype=dtype_name(param.dtype),
         partition_dim=_partition_dim(param, sizes.expert_tp if item.expert else sizes.tp),
         shared=getattr(param, "shared", False),
         tied=getattr(param, "shared_embedding", False),

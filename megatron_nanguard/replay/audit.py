@@ -19,8 +19,9 @@ from megatron_nanguard.megatron_api.optimizer_state import OptimizerParameter, o
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding, AuditKind
-from megatron_nanguard.replay.batch import tensors
+from megatron_nanguard.replay.batch import vars_of
 from megatron_nanguard.replay.recording import Batch
+from megatron_nanguard.tensor_names import named_tensors
 
 OWNED_ELSEWHERE = "where it is bad, other ranks own it"
 """Note on a model weight whose main parameter is on other ranks."""
@@ -98,7 +99,7 @@ def _buffers(chunks: Sequence[Module]) -> Iterator[_Suspect]:
 def _data(batch: Batch) -> Iterator[_Suspect]:
     for items in batch:
         for number, item in enumerate(items):
-            for key, tensor in tensors(item):
+            for key, tensor in named_tensors(item, vars_of):
                 place = f"micro-batch {number}"
                 yield _Suspect("batch", f"{place}, {key}" if key else place, tensor)
 

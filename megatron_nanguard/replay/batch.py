@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.tensor_names import named_tensors
 
 
 def copied(item: Any) -> Any:
@@ -41,21 +41,6 @@ def vars_of(item: Any) -> dict[str, Any]:
     return {} if callable(item) else getattr(item, "__dict__", {})
 
 
-def tensors(item: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of an item and where it stands in it, such as `tokens` or `images.0`."""
-    if isinstance(item, Tensor):
-        yield name, item
-        return
-    if isinstance(item, dict):
-        inside = list(item.items())
-    elif isinstance(item, list | tuple):
-        inside = list(enumerate(item))
-    else:
-        inside = list(vars_of(item).items())
-    for key, value in inside:
-        yield from tensors(value, f"{name}.{key}" if name else str(key))
-
-
 class FetchedItem:
     """One item as it was when it was fetched.
 
@@ -67,7 +52,7 @@ class FetchedItem:
 
     def __init__(self, item: Any) -> None:
         self.content = copied(item)
-        self._originals = [weakref.ref(tensor) for _, tensor in tensors(item)]
+        self._originals = [weakref.ref(tensor) for _, tensor in named_tensors(item, vars_of)]
 
     def changed(self, consumed: Any = None) -> list[str]:
         """Where the original differs by now from the copy, as far as it still lives.
@@ -76,9 +61,9 @@ class FetchedItem:
             consumed: another copy, after the same consumer had it: what it changes itself is no news.
         Sync: host reads, one per tensor on a device.
         """
-        after = dict(tensors(consumed))
+        after = dict(named_tensors(consumed, vars_of))
         changed = []
-        for (name, tensor), original in zip(tensors(self.content), self._originals, strict=True):
+        for (name, tensor), original in zip(named_tensors(self.content, vars_of), self._originals, strict=True):
             now, used = original(), after.get(name)
             if now is not None and not _same(now, tensor) and (used is None or not _same(now, used)):
                 changed.append(name)

@@ -13,9 +13,10 @@ from torch.nn import Module
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.replay.batch import tensors
+from megatron_nanguard.replay.batch import vars_of
 from megatron_nanguard.replay.recording import Batch, Recording
 from megatron_nanguard.replay.snapshot import Snapshot
+from megatron_nanguard.tensor_names import named_tensors
 
 
 @dataclass
@@ -121,7 +122,11 @@ class Recorder:
 
 def _form(batch: Batch) -> list[list[list[tuple[str, torch.Size]]]]:
     """Shapes of all tensors: pipeline stages exchange what the call's arguments and the data say alike."""
-    return [[[(name, tensor.shape) for name, tensor in tensors(item)] for item in items] for items in batch]
+    return [[_shapes(item) for item in items] for items in batch]
+
+
+def _shapes(item: Any) -> list[tuple[str, torch.Size]]:
+    return [(name, tensor.shape) for name, tensor in named_tensors(item, vars_of)]
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.events import Event, EventKind, Read
 from megatron_nanguard.tracing.facts import look_closely
 from megatron_nanguard.tracing.flags import NAN, Flags, pattern
@@ -68,7 +69,7 @@ def _is_meant(event: Event, bits: int) -> bool:
 
 
 def _plain(name: str, tensor: Tensor, bits: int) -> TensorFacts:
-    return TensorFacts(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), pattern(bits))
+    return TensorFacts(name, tuple(tensor.shape), dtype_name(tensor.dtype), pattern(bits))
 
 
 def _union(values: Iterable[int]) -> int:

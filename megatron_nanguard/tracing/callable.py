@@ -19,8 +19,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin
+from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing.nodes import is_accumulation
-from megatron_nanguard.tracing.schema import tensors
 from megatron_nanguard.tracing.tracer import Tracer
 
 MAX_STEPS = 12
@@ -103,8 +103,8 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
 
     def add_result(self, result: Any) -> None:
         """What the callable returned must lead back to somewhere too."""
-        for index, tensor in tensors(tuple(result.values()) if isinstance(result, dict) else result):
-            name = "result" if index is None else f"result {index}"
+        for path, tensor in tensors_in(tuple(result.values()) if isinstance(result, dict) else result):
+            name = f"result {path[0]}" if path else "result"
             self._quietly(self._sink, name, tensor)
 
     def __torch_dispatch__(

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from megatron_nanguard.records.trace import Message, TensorFacts
+from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.events import Event, Output
 from megatron_nanguard.tracing.flags import Flags, pattern
 from megatron_nanguard.tracing.lineage import Writer
@@ -52,7 +53,7 @@ def _worst(walk: Walk, flags: Flags, number: int) -> TensorFacts | None:
 
 def _facts(name: str, output: Output, flags: Flags) -> TensorFacts:
     """The ends of a tensor that is bad are its bad elements: there nothing is told of its size."""
-    facts = TensorFacts(name, output.shape, str(output.dtype).removeprefix("torch."), pattern(flags.bits(output.slot)))
+    facts = TensorFacts(name, output.shape, dtype_name(output.dtype), pattern(flags.bits(output.slot)))
     if output.slot is None:
         return facts
     low, high = flags.ends(output.slot)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatron_nanguard.records.postmortem import Pattern
 from megatron_nanguard.records.trace import NUMBER, TensorFacts
+from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.flags import can_be_bad
 
 _MOST_POSITIONS: Final = 8
@@ -25,7 +26,7 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
         heads: how many attention heads the model can have on this rank; a dim of that length is called so.
     Sync: several host reads; for the few tensors that matter.
     """
-    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    shape, dtype = tuple(tensor.shape), dtype_name(tensor.dtype)
     if not can_be_bad(tensor):
         return TensorFacts(name, shape, dtype, "finite")
     values = tensor.detach() if tensor.is_complex() or tensor.element_size() > 1 else tensor.detach().float()

@@ -15,8 +15,9 @@ from torch import Tensor, distributed
 
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import Phase
+from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.schema import Operator, tensors
+from megatron_nanguard.tracing.schema import Operator
 
 _IN_PLACE: Final = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
 _REDUCTIONS: Final = ("allreduce", "all_reduce", "reduce", "_reduce_scatter")
@@ -122,14 +123,14 @@ def _one_way(operator: Operator, values: Mapping[str, Any], ranks: Sequence[int]
 def _ins_and_outs(
     operator: Operator, values: Mapping[str, Any], first: str, second: str, ranks: Sequence[int]
 ) -> tuple[list[tuple[str, Tensor]], list[Tensor]]:
-    firsts = [(first, tensor) for _, tensor in tensors(values[first])]
+    firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
     buffers = [tensor for _, tensor in firsts]
     if operator.base == "send":
         return firsts, []
     if operator.base.startswith("recv"):
         return [], buffers
     if operator.base not in _IN_PLACE:
-        return [(second, tensor) for _, tensor in tensors(values[second])], buffers
+        return [(second, tensor) for _, tensor in tensors_in(values[second])], buffers
     is_receiver = operator.base == "broadcast_" and ranks[values["root_rank"]] != distributed.get_rank()
     return [] if is_receiver else firsts, buffers
 
@@ -138,7 +139,7 @@ def _functional(
     operator: Operator, values: Mapping[str, Any], first: str, ranks: Sequence[int]
 ) -> tuple[list[tuple[str, Tensor]], list[Tensor] | None]:
     """Everything goes in by the first argument and comes out by the result, one tensor for each."""
-    firsts = [(first, tensor) for _, tensor in tensors(values[first])]
+    firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
     if operator.base == "isend":
         return firsts, []
     is_broadcast = operator.base.startswith("broadcast")

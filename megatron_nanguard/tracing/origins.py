@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, TensorFacts, TracedOrigin
+from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.events import Event, EventKind, Output, Read
 from megatron_nanguard.tracing.flags import NAN, pattern
 from megatron_nanguard.tracing.lineage import Writer
@@ -139,7 +140,7 @@ def _inputs(walk: Walk, event: Event) -> tuple[TensorFacts, ...]:
 
 
 def _facts(name: str, output: Output, value: int) -> TensorFacts:
-    return TensorFacts(name, output.shape, str(output.dtype).removeprefix("torch."), pattern(value))
+    return TensorFacts(name, output.shape, dtype_name(output.dtype), pattern(value))
 
 
 def _overwritten_input(walk: Walk, place: Writer) -> tuple[Read, TensorFacts] | None:

@@ -11,6 +11,7 @@ from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
 from megatron_nanguard.records.trace import GRADIENT_OF
+from megatron_nanguard.tensor_names import dtype_name
 
 
 class Owned(NamedTuple):
@@ -86,7 +87,7 @@ def module_of(parameter: str) -> str:
 
 def describe(tensor: Tensor) -> str:
     """Words for a tensor that is not the model's."""
-    return f"tensor {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"tensor {tuple(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 
 def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool, is_gradient: bool = False) -> Owned:

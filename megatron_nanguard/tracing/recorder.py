@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from megatron_nanguard.records.trace import Cargo, Phase, TensorFacts
+from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing import marker
 from megatron_nanguard.tracing.at_once import AtOnce
 from megatron_nanguard.tracing.catching import Catcher
@@ -20,7 +21,7 @@ from megatron_nanguard.tracing.lineage import Lineage, Range, Writer
 from megatron_nanguard.tracing.messages import Call, Messages, Named, can_hold_values, phase_of
 from megatron_nanguard.tracing.outside import Outside, Owned, describe
 from megatron_nanguard.tracing.place import Place
-from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant, tensors
+from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant
 from megatron_nanguard.tracing.whereabouts import Whereabouts
 
 
@@ -104,7 +105,7 @@ class Recorder:
         event.is_parallel = operator.parallel
         event.input_facts.extend(started.input_facts)
         event.other_facts.extend(started.other_facts)
-        written = {id(tensor): tensor for _, tensor in tensors(result)}
+        written = {id(tensor): tensor for _, tensor in tensors_in(result)}
         written.update((id(tensor), tensor) for tensor in operator.writes(args, kwargs))
         for tensor in written.values():
             self._wrote(event, tensor, self.flags.put(tensor))
@@ -271,7 +272,7 @@ class Recorder:
         event.input_facts.extend(started.input_facts)
         event.carries = started.carries
         event.is_untraced = not self._where.is_traced
-        outs = [tensor for _, tensor in tensors(result)] if call.outs is None else call.outs
+        outs = [tensor for _, tensor in tensors_in(result)] if call.outs is None else call.outs
         for tensor in outs:
             writer = self._wrote(event, tensor, None)
             if can_hold_values(tensor):

@@ -11,6 +11,8 @@ from typing import Any, Final
 from torch import Tensor
 from torch._ops import OpOverload
 
+from megatron_nanguard.tensor_names import tensors_in
+
 
 class CallKind(enum.Enum):
     """How a call is looked at.
@@ -106,8 +108,8 @@ class Operator:
             ignored = ignored | {self.arguments[0]}
         for name, value in self._named(args, kwargs):
             if name not in ignored:
-                for index, tensor in tensors(value):
-                    yield name, index, tensor
+                for path, tensor in tensors_in(value):
+                    yield name, path[0] if path else None, tensor
 
     def bad_numbers(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         """Yield argument name and value of the plain numbers that are NaN or Inf."""
@@ -121,23 +123,13 @@ class Operator:
         for index in self.written:
             name = self.arguments[index]
             value = args[index] if index < len(args) else kwargs.get(name)
-            for _, tensor in tensors(value):
+            for _, tensor in tensors_in(value):
                 yield tensor
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for index, value in enumerate(args):
             yield (self.arguments[index] if index < len(self.arguments) else str(index)), value
         yield from kwargs.items()
-
-
-def tensors(value: Any) -> Iterator[tuple[int | None, Tensor]]:
-    """Yield the tensors in an argument or a result, each with its place in the list it stands in."""
-    if isinstance(value, Tensor):
-        yield None, value
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            for _, tensor in tensors(item):
-                yield index, tensor
 
 
 def has_bad_constant(values: Any) -> bool:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from megatron_nanguard.records.postmortem import Pattern
 from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.tensor_names import dtype_name
 
 MAX_POSITIONS = 8
-
-
-def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield what a module takes or returns, tensor by tensor, as `hidden_states` or `1.0` (second item's first)."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from named_tensors(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from named_tensors(item, f"{name}.{index}" if name else str(index))
 
 
 @torch.no_grad()
@@ -56,7 +44,7 @@ def facts_of(name: str, tensor: Tensor, above: float | None) -> TensorFacts | No
     return TensorFacts(
         name=name,
         shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=dtype_name(tensor.dtype),
         pattern=pattern_of(nan_count, inf_count),
         nan_count=nan_count,
         inf_count=inf_count,

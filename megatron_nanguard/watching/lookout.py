@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
+from megatron_nanguard.tensor_names import named_tensors
 from megatron_nanguard.watching.call import Call, Kept
 from megatron_nanguard.watching.crossings import crossings
 from megatron_nanguard.watching.hit import Hit, WatchPhase
-from megatron_nanguard.watching.looking import named_tensors
 
 Guarded = Callable[[str], AbstractContextManager[None]]
 

@@ -11,6 +11,7 @@ from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import within
 from megatron_nanguard.screening.known_data import normals
 from megatron_nanguard.screening.place import Place
+from megatron_nanguard.tensor_names import dtype_name
 
 HEADS, LENGTH = 4, 256
 SPREAD = 6.0
@@ -38,7 +39,7 @@ def _softmax(place: Place, scores: Tensor, dtype: torch.dtype) -> DeviceCheck:
     on_device = place.spread(scores)
     outputs, seconds = place.repeat(lambda: torch.softmax(on_device, -1))
     expected = torch.softmax(scores.double(), -1)
-    name = f"causal softmax, {str(dtype).removeprefix('torch.')}"
+    name = f"causal softmax, {dtype_name(dtype)}"
     return within(name, outputs, expected, BOUND[dtype] * expected + SMALLEST, seconds)
 
 

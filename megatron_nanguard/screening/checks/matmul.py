@@ -11,6 +11,7 @@ from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import exact, within
 from megatron_nanguard.screening.known_data import integers, normals
 from megatron_nanguard.screening.place import Place
+from megatron_nanguard.tensor_names import dtype_name
 
 ROWS, INNER = 384, 256
 
@@ -27,7 +28,7 @@ BOUND = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-9}
 def check(place: Place) -> Iterator[DeviceCheck]:
     """Both kinds in bfloat16 and float32."""
     for dtype in (torch.bfloat16, torch.float32):
-        short = str(dtype).removeprefix("torch.")
+        short = dtype_name(dtype)
         yield _whole_numbers(place, dtype, f"matmul of whole numbers, {short}")
         yield _all_bits(place, dtype, f"matmul, {short}")
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.replay.batch import FetchedItem, copied, tensors
+from megatron_nanguard.replay.batch import FetchedItem, copied, vars_of
+from megatron_nanguard.tensor_names import named_tensors
 
 
 class Batch:
@@ -48,7 +49,12 @@ def test_what_cannot_be_copied_is_named() -> None:
 
 def test_tensors_are_found_with_their_places() -> None:
     item = {"images": [torch.zeros(1), torch.zeros(2)], "batch": Batch(), "count": 3}
-    assert [name for name, _ in tensors(item)] == ["images.0", "images.1", "batch.tokens", "batch.extra.mask"]
+    assert [name for name, _ in named_tensors(item, vars_of)] == [
+        "images.0",
+        "images.1",
+        "batch.tokens",
+        "batch.extra.mask",
+    ]
 
 
 def test_a_second_thread_that_writes_into_a_batch_after_the_fetch_is_noticed() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.trace import TensorFacts
-from megatron_nanguard.watching.looking import facts_of, is_beyond, named_tensors
+from megatron_nanguard.watching.looking import facts_of, is_beyond
 
 INF, NAN = math.inf, math.nan
 
@@ -71,11 +71,3 @@ def test_positions_are_those_above_the_limit_too_and_at_most_eight() -> None:
     assert facts.pattern == "finite"
     assert facts.positions == tuple((index,) for index in range(10, 18))
     assert facts_of("x", torch.full((3,), NAN), None).absmax is None  # type: ignore[union-attr]
-
-
-def test_tensors_in_containers_are_named_by_their_way_there() -> None:
-    a, b, c, d = (torch.tensor(float(number)) for number in range(4))
-    names = [name for name, _ in named_tensors((a, {"k": b, "other": [None, c]}, "text", (d,)))]
-    assert names == ["0", "1.k", "1.other.1", "3.0"]
-    assert [name for name, _ in named_tensors(a)] == [""]
-    assert [name for name, _ in named_tensors({"hidden_states": a, "flag": True})] == ["hidden_states"]

@@ -1,0 +1,52 @@
+"""How we name tensors and dtypes: the path of a tensor in nested containers, `bfloat16` for `torch.bfloat16`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Path = tuple[Any, ...]
+"""Keys and indexes from the outermost container to a tensor."""
+
+
+def _no_attributes(value: Any) -> Mapping[str, Any]:
+    return {}
+
+
+def tensors_in(
+    value: Any, attributes: Callable[[Any], Mapping[str, Any]] = _no_attributes, path: Path = ()
+) -> Iterator[tuple[Path, Tensor]]:
+    """Yield every tensor in nested mappings, lists and tuples with its path, depth first.
+
+    `torch.utils._pytree` would not do: it stops at mappings that are no dict, and at objects.
+
+    Args:
+        value: a tensor, a container or anything else.
+        attributes: gives the attributes to descend into of an object that is no container; of none by default.
+        path: put in front of each path.
+    """
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    if isinstance(value, list | tuple):
+        inside: list[tuple[Any, Any]] = list(enumerate(value))
+    else:
+        inside = list((value if isinstance(value, Mapping) else attributes(value)).items())
+    for key, item in inside:
+        yield from tensors_in(item, attributes, (*path, key))
+
+
+def named_tensors(
+    value: Any, attributes: Callable[[Any], Mapping[str, Any]] = _no_attributes
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of `tensors_in` with a name such as `hidden_states` or `images.0`; a bare tensor has none."""
+    for path, tensor in tensors_in(value, attributes):
+        yield ".".join(map(str, path)), tensor
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` -> `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
