@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +16,7 @@ from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall
 from megatron_nanguard.arbitration.references import reference_file
 from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.bundle import SavedCall, SavedTensor
 from megatron_nanguard.records.json_file import read_record
 from megatron_nanguard.records.json_form import to_json
@@ -39,14 +38,17 @@ def write_bundle(directory: Path, call: CaughtCall) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         for name, tensors in ((repro.TENSORS_NAME, call.tensors), (repro.FULL_NAME, call.full)):
             if tensors:
-                _replace(directory / name, partial(_save, tensors))
+                with atomic_write(directory / name) as temporary:
+                    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
         for name, source in (
             ("repro.py", Path(repro.__file__)),
             (repro.REFERENCE_NAME, reference_file(call.saved.operator)),
         ):
             if source is not None:
-                _replace(directory / name, partial(shutil.copyfile, source))
-        _replace(directory / repro.CALL_NAME, lambda path: path.write_bytes(to_json(call.saved)))
+                with atomic_write(directory / name) as temporary:
+                    shutil.copyfile(source, temporary)
+        with atomic_write(directory / repro.CALL_NAME) as temporary:
+            temporary.write_bytes(to_json(call.saved))
     except (OSError, SafetensorError) as error:
         log.error("cannot write %s: %s; the incident has no reproduction", directory, error)
         return False
@@ -134,16 +136,3 @@ def _is_dense(meta: SavedTensor) -> bool:
             return False
         expected *= size
     return True
-
-
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-
-
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ Two ranks that agreed beforehand take part, and no collective; each gives up at 
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from megatron_nanguard.arbitration.operators import allowed_operator
 from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.arbitration import BAD, FINITE, PeerAnswer
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.json_form import from_json, to_json
 
 NUM_TRIES: Final = 3
@@ -84,10 +84,9 @@ def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline
     if not _wait_for(directory / repro.CALL_NAME, deadline):
         return f"rank {asker} sent no call within {deadline:g} s"
     found = PeerAnswer(rank=rank, device=named(device), host=socket.gethostname(), outcome=_outcome(directory, device))
-    temporary = directory / f".{ANSWER_NAME}.{os.getpid()}"
     try:
-        temporary.write_bytes(to_json(found))
-        os.replace(temporary, directory / ANSWER_NAME)
+        with atomic_write(directory / ANSWER_NAME) as temporary:
+            temporary.write_bytes(to_json(found))
     except OSError as error:
         return f"the answer could not be written: {error}"
     return found

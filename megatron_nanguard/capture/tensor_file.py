@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from megatron_nanguard.records.atomic_write import atomic_write
 
 _NAMES = {
     "float64": "F64",
@@ -55,16 +56,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         OSError: it cannot be written; whatever is raised, nothing is left behind.
     Sync: waits for the device, tensor by tensor.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(_header(tensors))
-            for tensor in tensors.values():
-                flat = tensor.detach().to("cpu").contiguous().view(-1)
-                file.write(flat.view(torch.uint8).numpy().data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.write(_header(tensors))
+        for tensor in tensors.values():
+            flat = tensor.detach().to("cpu").contiguous().view(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from megatron_nanguard.errors import SettingsError
+from megatron_nanguard.records.atomic_write import atomic_write
 
 
 def check_target(file: Path, force: bool) -> None:
@@ -36,24 +36,10 @@ def write_page(file: Path, text: str) -> None:
     """
     target = file.resolve()
     try:
-        write_whole(target, text.encode())
+        with atomic_write(target) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _not_written(file, error) from error
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename.
-
-    Raises:
-        OSError: it cannot be written; nothing is left behind.
-    """
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _not_written(file: Path, error: OSError) -> SettingsError:

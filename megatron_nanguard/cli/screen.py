@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from megatron_nanguard.cli.output import say
-from megatron_nanguard.cli.page import write_whole
 from megatron_nanguard.errors import SettingsError
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.json_form import to_json
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _tell(result: Screening, json_file: Path | None) -> None:
 def _write(file: Path, content: bytes) -> None:
     """Write whole or not at all; the result was printed, and the other ranks wait for the exit code."""
     try:
-        write_whole(file, content)
+        with atomic_write(file) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         say(f"nanguard: --json {file} cannot be written: {error.strerror}", err=True)

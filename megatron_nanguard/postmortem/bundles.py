@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.directory import replace_file
 from megatron_nanguard.postmortem.finding import find_incident
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
 from megatron_nanguard.records.json_file import read_record
@@ -93,7 +93,7 @@ def _strip(file: Path) -> bool:
         _rewrite(file, is_redacted=True)
         return True
     if file.suffix == ".json" and _is_captured(file):
-        replace_file(file, to_json(without_samples(read_record(CaptureFile, file))))
+        _replace(file, without_samples(read_record(CaptureFile, file)))
         return True
     return False
 
@@ -111,4 +111,9 @@ def _is_captured(file: Path) -> bool:
 
 
 def _rewrite(file: Path, **changes: object) -> None:
-    replace_file(file, to_json(replace(read_record(SavedCall, file), **changes)))  # type: ignore[arg-type]
+    _replace(file, replace(read_record(SavedCall, file), **changes))  # type: ignore[arg-type]
+
+
+def _replace(file: Path, record: SavedCall | CaptureFile) -> None:
+    with atomic_write(file) as temporary:
+        temporary.write_bytes(to_json(record))

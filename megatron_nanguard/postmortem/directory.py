@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.postmortem.limits import fit
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.postmortem import Postmortem
@@ -65,7 +65,9 @@ class RunDirectory:
         target = self.path / relative
         content = to_json(record)
         try:
-            replace_file(target, content)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(target) as temporary:
+                temporary.write_bytes(content)
         except OSError as error:
             self._complain(target, error)
             return None
@@ -100,19 +102,3 @@ def rank_name(place: Coordinates, sizes: ParallelSizes) -> str:
 def trace_name(place: Coordinates, sizes: ParallelSizes) -> str:
     """Name of a rank's trace: `trace00005_tp1pp1dp0.json`."""
     return f"trace{place.rank:05d}_{place.label(sizes)}.json"
-
-
-def replace_file(target: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it; nothing of it stays behind where that fails.
-
-    Raises:
-        OSError: it cannot be written; what stood there before still does.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.watching.hit import Hit
 
 
@@ -17,10 +17,5 @@ def save(hit: Hit, path: Path) -> None:
         OSError: the directory cannot be made or the file not written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(hit.content(), file)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        torch.save(hit.content(), file)
