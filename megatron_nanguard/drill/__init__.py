@@ -1,6 +1,6 @@
-"""Planting faults, so that people see their set-up find one: `--nanguard-drill SPEC`.
+"""Plant faults, so that users see their set-up find one: `--nanguard-drill SPEC`.
 
-Read `spec` for what a drill is, `grammar` for how it is written, `crew` for who plants and counts. One file per
-phase: `forward`, `backward`, `wgrad`, `reduced`. Nothing of diagnosis imports this room: the diagnosis must not know
-where the fault is.
+Read `spec` for what a drill is, `grammar` for how it is written, `planted_drills` for what plants and counts them. One
+file per phase: `forward`, `backward`, `wgrad`, `reduced`. Nothing of diagnosis imports this room: the diagnosis must
+not know where the fault is.
 """

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.drill.module_drill import ModuleDrill
-from megatron_nanguard.drill.planted import Site
-from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.planted import DrilledModel
+from megatron_nanguard.drill.poison import ElementRange
 from megatron_nanguard.drill.tensors import replace_first
 from megatron_nanguard.drill.trigger import Trigger
 
@@ -35,7 +35,7 @@ class PoisonedInputGradient(torch.autograd.Function):
         trigger: Trigger = ctx.trigger
         if trigger.is_live(ctx.microbatch):
             gradient = gradient.clone()
-            trigger.fire(gradient, Part.whole(gradient), "backward")
+            trigger.fire(gradient, ElementRange.whole(gradient), "backward")
         elif trigger.is_watching():
             trigger.remember(gradient, "backward")
         return gradient, None, None
@@ -48,7 +48,7 @@ class BackwardDrill(ModuleDrill):
     order in which autograd adds up the gradients of an input that is used in several places, hence the last bit.
     """
 
-    def __init__(self, trigger: Trigger, site: Site) -> None:
+    def __init__(self, trigger: Trigger, site: DrilledModel) -> None:
         super().__init__(trigger, site)
         self.handles.append(self.module.register_forward_pre_hook(self._before, with_kwargs=True))
 

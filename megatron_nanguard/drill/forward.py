@@ -10,8 +10,8 @@ from torch.nn import Module
 
 from megatron_nanguard.drill.executions import Execution
 from megatron_nanguard.drill.module_drill import ModuleDrill
-from megatron_nanguard.drill.planted import Site
-from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.planted import DrilledModel
+from megatron_nanguard.drill.poison import ElementRange
 from megatron_nanguard.drill.tensors import replace_first
 from megatron_nanguard.drill.trigger import Trigger
 
@@ -23,7 +23,7 @@ class PoisonedOutput(torch.autograd.Function):
     def forward(ctx: Any, output: Tensor, trigger: Trigger, source: str) -> Tensor:
         """Poison a copy."""
         poisoned = output.clone()
-        trigger.fire(poisoned, Part.whole(poisoned), source)
+        trigger.fire(poisoned, ElementRange.whole(poisoned), source)
         return poisoned
 
     @staticmethod
@@ -35,7 +35,7 @@ class PoisonedOutput(torch.autograd.Function):
 class ForwardDrill(ModuleDrill):
     """Replaces the first floating-point tensor that the module returns."""
 
-    def __init__(self, trigger: Trigger, site: Site) -> None:
+    def __init__(self, trigger: Trigger, site: DrilledModel) -> None:
         super().__init__(trigger, site)
         self._current: Execution | None = None
         self.handles += [

@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch.utils.hooks import RemovableHandle
 
 from megatron_nanguard.drill.executions import Executions
-from megatron_nanguard.drill.planted import Planted, Site
+from megatron_nanguard.drill.planted import DrilledModel, PlantedDrill
 from megatron_nanguard.drill.targets import find_module
 from megatron_nanguard.drill.trigger import Trigger
 
 
-class ModuleDrill(Planted):
+class ModuleDrill(PlantedDrill):
     """A drill in a module: knows which micro-batch the module works on, and which hooks to take off again."""
 
-    def __init__(self, trigger: Trigger, site: Site) -> None:
+    def __init__(self, trigger: Trigger, site: DrilledModel) -> None:
         super().__init__(trigger)
         self.module, chunk = find_module(trigger.drill, site)
         self.executions = Executions(chunk)

@@ -12,7 +12,7 @@ from megatron_nanguard.parameters.registry import ParameterMap
 
 
 @dataclass(frozen=True)
-class Site:
+class DrilledModel:
     """The model as this rank holds it.
 
     Attributes:
@@ -28,7 +28,7 @@ class Site:
     head_width: int | None
 
 
-class Planted:
+class PlantedDrill:
     """A drill in its place. A phase overrides the moments it needs."""
 
     def __init__(self, trigger: Trigger) -> None:

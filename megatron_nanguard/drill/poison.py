@@ -24,7 +24,7 @@ VALUES: Final[Mapping[Pattern, float]] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class ElementRange:
     """The elements [start, end) of a flattened tensor of this shape; a shard owns less than the whole."""
 
     shape: tuple[int, ...]
@@ -32,17 +32,17 @@ class Part:
     end: int
 
     @classmethod
-    def whole(cls, tensor: Tensor) -> Part:
+    def whole(cls, tensor: Tensor) -> ElementRange:
         """All of a tensor."""
         return cls(tuple(tensor.shape), 0, tensor.numel())
 
     @classmethod
-    def from_start(cls, shape: Sequence[int], start: int, numel: int) -> Part:
+    def from_start(cls, shape: Sequence[int], start: int, numel: int) -> ElementRange:
         """So many elements from `start` on; a negative start, where a sharding does not tell, counts as 0."""
         return cls(tuple(shape), max(start, 0), max(start, 0) + numel)
 
 
-def poison(values: Tensor, part: Part, drill: Drill, previous: Tensor | None, head_width: int | None) -> None:
+def poison(values: Tensor, part: ElementRange, drill: Drill, previous: Tensor | None, head_width: int | None) -> None:
     """Overwrite values in place, on their device.
 
     Args:
@@ -65,14 +65,14 @@ def poison(values: Tensor, part: Part, drill: Drill, previous: Tensor | None, he
         values[_unravel(chosen.to(values.device) - part.start, tuple(values.shape))] = VALUES[drill.pattern]
 
 
-def positions(part: Part, drill: Drill, head_width: int | None) -> Tensor:
+def positions(part: ElementRange, drill: Drill, head_width: int | None) -> Tensor:
     """Elements of the flattened tensor that the pattern means, as far as `part` holds them; ascending.
 
     Without an index it is the first element, row or head of which `part` holds anything.
     """
     width = part.shape[-1] if part.shape else 1
     if drill.pattern is Pattern.HEAD:
-        assert head_width is not None, "the crew refuses a head drill on a model without heads"
+        assert head_width is not None, "a head drill is refused on a model without heads"
         if width == head_width and len(part.shape) > 1:
             width *= part.shape[-2]  # [..., heads, head_width], as inside the attention
         return _columns(part, width, _index(drill, part.start % width // head_width) * head_width, head_width)
@@ -81,7 +81,7 @@ def positions(part: Part, drill: Drill, head_width: int | None) -> Tensor:
     return torch.arange(max(first, part.start), max(first, part.start, min(first + size, part.end)))
 
 
-def outside(drill: Drill, part: Part) -> str:
+def outside(drill: Drill, part: ElementRange) -> str:
     """Why `positions` found nothing."""
     if drill.index is None:
         return f"there are no elements in [{part.start}, {part.end}) of {part.shape}"
@@ -89,7 +89,7 @@ def outside(drill: Drill, part: Part) -> str:
     return f"{drill.pattern.value} index {drill.index} is outside {whose}"
 
 
-def _columns(part: Part, width: int, first: int, count: int) -> Tensor:
+def _columns(part: ElementRange, width: int, first: int, count: int) -> Tensor:
     """Elements of `part` in `count` columns from `first` on, of rows of this width."""
     rows = torch.arange(part.start // width, -(-part.end // width))
     columns = torch.arange(min(first, width), min(first + count, width))

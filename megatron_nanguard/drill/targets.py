@@ -8,14 +8,14 @@ from collections.abc import Collection
 
 from torch.nn import Module
 
-from megatron_nanguard.drill.planted import Site
-from megatron_nanguard.drill.poison import Part, outside, positions
+from megatron_nanguard.drill.planted import DrilledModel
+from megatron_nanguard.drill.poison import ElementRange, outside, positions
 from megatron_nanguard.drill.spec import Drill, Phase
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.records.parameters import ParameterEntry
 
 
-def find_module(drill: Drill, site: Site) -> tuple[Module, Module]:
+def find_module(drill: Drill, site: DrilledModel) -> tuple[Module, Module]:
     """The module, and the chunk it is part of.
 
     Raises:
@@ -29,7 +29,7 @@ def find_module(drill: Drill, site: Site) -> tuple[Module, Module]:
     raise AssertionError(f"{drill.target} is in no chunk")
 
 
-def find_entries(drill: Drill, site: Site) -> list[ParameterEntry]:
+def find_entries(drill: Drill, site: DrilledModel) -> list[ParameterEntry]:
     """The parameters of that name; two chunks of a rank may hold tied copies.
 
     Raises:
@@ -45,11 +45,11 @@ def find_entries(drill: Drill, site: Site) -> list[ParameterEntry]:
     return entries
 
 
-def _parts(drill: Drill, entry: ParameterEntry) -> list[Part]:
+def _parts(drill: Drill, entry: ParameterEntry) -> list[ElementRange]:
     """Which elements of the parameter the phase can reach on this rank."""
     if drill.phase is Phase.REDUCED:
-        return [Part(entry.shape, start, end) for start, end in entry.shards]
-    return [Part(entry.shape, 0, math.prod(entry.shape))]
+        return [ElementRange(entry.shape, start, end) for start, end in entry.shards]
+    return [ElementRange(entry.shape, 0, math.prod(entry.shape))]
 
 
 def _check_name(drill: Drill, names: Collection[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from torch import Tensor
 
-from megatron_nanguard.drill.poison import Part, poison
+from megatron_nanguard.drill.poison import ElementRange, poison
 from megatron_nanguard.drill.spec import Drill, Pattern
 from megatron_nanguard.errors import DrillError
 
@@ -42,7 +42,7 @@ class Trigger:
             and (self.drill.covers(self.step) or self.drill.covers(self.step + 1))
         )
 
-    def fire(self, values: Tensor, part: Part, source: Hashable) -> None:
+    def fire(self, values: Tensor, part: ElementRange, source: Hashable) -> None:
         """Overwrite values in place and count; where that cannot be done, leave them and remember why.
 
         Args:

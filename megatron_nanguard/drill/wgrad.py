@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from torch.nn import Parameter
 
-from megatron_nanguard.drill.planted import Planted, Site
-from megatron_nanguard.drill.poison import Part
+from megatron_nanguard.drill.planted import DrilledModel, PlantedDrill
+from megatron_nanguard.drill.poison import ElementRange
 from megatron_nanguard.drill.targets import find_entries
 from megatron_nanguard.drill.trigger import Trigger
 from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
 
 
-class WgradDrill(Planted):
+class WgradDrill(PlantedDrill):
     """Goes off when the bucket that holds the parameter is about to be reduced."""
 
-    def __init__(self, trigger: Trigger, site: Site) -> None:
+    def __init__(self, trigger: Trigger, site: DrilledModel) -> None:
         super().__init__(trigger)
         params = [site.parameter_map.parameter(entry) for entry in find_entries(trigger.drill, site)]
         self._targets = {id(param): param for param in params}
@@ -34,7 +34,7 @@ class WgradDrill(Planted):
         if gradient is None:
             self.trigger.why_not = "the parameter had no gradient"
         elif self.trigger.is_live():
-            part = Part.from_start(param.shape, gradient.start, gradient.data.numel())
+            part = ElementRange.from_start(param.shape, gradient.start, gradient.data.numel())
             self.trigger.fire(gradient.data, part, id(param))
         else:
             self.trigger.remember(gradient.data, id(param))

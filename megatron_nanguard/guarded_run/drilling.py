@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.coordination.store import Store
-from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.drill.grammar import parse
+from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.drill.spec import check_ranks
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api import buffers, host_program
@@ -30,16 +30,16 @@ class Drilling:
         self._drills = parse(spec)
         check_ranks(self._drills, world_size)
         self._rank, self._world_size = rank, world_size
-        self.crews: list[DrillCrew] = []
+        self.crews: list[PlantedDrills] = []
 
-    def attach(self, chunks: Sequence[Any], names: ParameterMap, counters: Store) -> DrillCrew:
+    def attach(self, chunks: Sequence[Any], names: ParameterMap, counters: Store) -> PlantedDrills:
         """Plant this rank's drills in a model.
 
         Raises:
             DrillError: a drill names this rank, and its target is not here; or it names all ranks, and this is the
                 last one to find that out.
         """
-        crew = DrillCrew(self._drills, self._rank)
+        crew = PlantedDrills(self._drills, self._rank)
         crew.attach(chunks, name_modules(chunks), names)
         for drill in crew.elsewhere():
             if int(counters.add(drill.text, 1)) == self._world_size:
@@ -69,7 +69,7 @@ class Drilling:
         return [f"{one.text!r} never fired ({one.why_not})" for one in outcomes if one.is_planted and not one.fired]
 
 
-def before_reduction(crew: DrillCrew, group: Any) -> None:
+def before_reduction(crew: PlantedDrills, group: Any) -> None:
     """Let a crew at the gradients of a bucket group that is about to be reduced."""
     for bucket in buffers.buckets(group):
         crew.before_reduction(buffers.bucket_params(bucket))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from megatron_nanguard.drill.crew import DrillCrew
+from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.guarded_run.drilling import before_reduction
 from megatron_nanguard.incident import Subject
 from megatron_nanguard.records.incident import PolicyOutcome
@@ -27,7 +27,7 @@ class Ward:
     """
 
     subject: Subject
-    crew: DrillCrew | None = None
+    crew: PlantedDrills | None = None
     watcher: Watcher | None = None
     verdict: PolicyOutcome = PASS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_nanguard.capture.room import state_bytes
 from megatron_nanguard.device import SATURATION_WARNING
-from megatron_nanguard.drill.crew import DrillCrew
+from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.capture_size import tell_capture_size
@@ -123,7 +123,7 @@ class Wards:
             log.warning("--nanguard-watch %r matches no module on any rank; names are global", wanted.watch)
         return watcher
 
-    def _crew(self, subject: Subject) -> DrillCrew | None:
+    def _crew(self, subject: Subject) -> PlantedDrills | None:
         drilling = self._attempt.drilling
         if drilling is None:
             return None

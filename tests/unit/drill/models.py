@@ -1,4 +1,4 @@
-"""A model small enough to differentiate by hand, and the crew on it.
+"""A model small enough to differentiate by hand, and drills on it.
 
 h = x * first.weight, y = h * second.weight, loss = factor * sum(y)
 first.weight = [2, 3], second.weight = [5, 7], so for x = [1, 2] and factor 1
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.drill.crew import DrillCrew
 from megatron_nanguard.drill.grammar import parse
+from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.coordinates import ParallelSizes
@@ -50,25 +50,25 @@ class Chain(Module):
         return output
 
 
-def crew_on(spec: str, *chunks: Module, rank: int = 0) -> DrillCrew:
-    """A crew whose drills are planted."""
-    crew = DrillCrew(parse(spec), rank)
-    crew.attach(chunks, name_modules(chunks), ParameterMap(chunks, ONE_RANK))
-    return crew
+def plant(spec: str, *chunks: Module, rank: int = 0) -> PlantedDrills:
+    """Drills planted in these chunks."""
+    drills = PlantedDrills(parse(spec), rank)
+    drills.attach(chunks, name_modules(chunks), ParameterMap(chunks, ONE_RANK))
+    return drills
 
 
-def train(crew: DrillCrew | None, model: Module, step: int, inputs: Sequence[Iterable[float]] = (X0,)) -> None:
+def train(drills: PlantedDrills | None, model: Module, step: int, inputs: Sequence[Iterable[float]] = (X0,)) -> None:
     """One step on fresh gradients, 1F1B with all forwards first; micro-batch n has the loss factor 10 ** n."""
     model.zero_grad()
-    if crew is not None:
-        crew.step_begins(step)
+    if drills is not None:
+        drills.step_begins(step)
     outputs = [model(torch.tensor(list(x), requires_grad=True)) for x in inputs]
     for number, output in enumerate(outputs):
         (output.sum() * 10**number).backward()
-    if crew is not None:
-        crew.before_reduction(list(model.parameters()))
-        crew.after_reduction()
-        crew.step_ends()
+    if drills is not None:
+        drills.before_reduction(list(model.parameters()))
+        drills.after_reduction()
+        drills.step_ends()
 
 
 def grads(model: Module) -> dict[str, list[float]]:
@@ -76,6 +76,6 @@ def grads(model: Module) -> dict[str, list[float]]:
     return {name: param.grad.tolist() for name, param in model.named_parameters() if param.grad is not None}
 
 
-def fired(crew: DrillCrew) -> dict[str, int]:
+def fired(drills: PlantedDrills) -> dict[str, int]:
     """How often each planted drill went off, by its text."""
-    return {drill.text: drill.fired for drill in crew.record().drills if drill.is_planted}
+    return {drill.text: drill.fired for drill in drills.record().drills if drill.is_planted}

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module
 from torch.utils.checkpoint import checkpoint
 
-from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, fired, grads, train
+from tests.unit.drill.models import X0, X1, Chain, Scale, fired, grads, plant, train
 
 
 def reentrant(run: Any, x: Tensor) -> Any:
@@ -28,20 +28,20 @@ CALLS = {"direct": lambda run, x: run(x), "reentrant": reentrant, "non-reentrant
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_the_gradient_of_the_input_is_poisoned_and_the_modules_own_is_not(call: Any) -> None:
     model = Chain(call)
-    crew = crew_on("nan@step=1,rank=0,mb=0,phase=backward,module=second,index=1", model)
-    train(crew, model, step=1)
+    drills = plant("nan@step=1,rank=0,mb=0,phase=backward,module=second,index=1", model)
+    train(drills, model, step=1)
     first, second = grads(model).values()
     assert first[0] == 5.0
     assert math.isnan(first[1])
     assert second == [2.0, 6.0]
-    assert list(fired(crew).values()) == [1]
+    assert list(fired(drills).values()) == [1]
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_the_micro_batch_is_that_of_the_forward(call: Any) -> None:
     model = Chain(call)
-    crew = crew_on("inf@step=1,rank=0,mb=1,phase=backward,module=second,index=0", model)
-    crew.step_begins(1)
+    drills = plant("inf@step=1,rank=0,mb=1,phase=backward,module=second,index=0", model)
+    drills.step_begins(1)
     outputs = [model(torch.tensor(x, requires_grad=True)) for x in (X0, X1, X0)]
     seen = []
     for output in outputs:
@@ -54,8 +54,8 @@ def test_the_micro_batch_is_that_of_the_forward(call: Any) -> None:
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_forward_and_backward_alternating_as_in_the_steady_state_of_1f1b(call: Any) -> None:
     model = Chain(call)
-    crew = crew_on("inf@step=1,rank=0,mb=2,phase=backward,module=second,index=0", model)
-    crew.step_begins(1)
+    drills = plant("inf@step=1,rank=0,mb=2,phase=backward,module=second,index=0", model)
+    drills.step_begins(1)
     waiting = [model(torch.tensor(X0, requires_grad=True))]
     seen = []
     for _ in range(3):
@@ -69,20 +69,20 @@ def test_forward_and_backward_alternating_as_in_the_steady_state_of_1f1b(call: A
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_stale_repeats_the_gradient_of_the_micro_batch_before(call: Any) -> None:
     model = Chain(call)
-    crew = crew_on("stale@step=1,rank=0,mb=1,phase=backward,module=second", model)
-    train(crew, model, step=1, inputs=(X0, X1))
+    drills = plant("stale@step=1,rank=0,mb=1,phase=backward,module=second", model)
+    train(drills, model, step=1, inputs=(X0, X1))
     # d h = [5, 7] in both, though the second loss counts tenfold: [5 + 3 * 5, 14 + 4 * 7]
     assert grads(model) == {"first.weight": [20.0, 42.0], "second.weight": [62.0, 126.0]}
 
 
 def test_once_leaves_the_replay_clean() -> None:
     model = Chain()
-    crew = crew_on("nan@step=1,rank=0,phase=backward,module=second,once", model)
-    train(crew, model, step=1, inputs=(X0, X1))
+    drills = plant("nan@step=1,rank=0,phase=backward,module=second,once", model)
+    train(drills, model, step=1, inputs=(X0, X1))
     assert math.isnan(grads(model)["first.weight"][0])
-    train(crew, model, step=1)
+    train(drills, model, step=1)
     assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [2.0, 6.0]}
-    assert list(fired(crew).values()) == [1]
+    assert list(fired(drills).values()) == [1]
 
 
 class Keyword(Module):
@@ -99,8 +99,8 @@ class Keyword(Module):
 
 def test_an_input_given_by_keyword_is_found() -> None:
     model = Keyword()
-    crew = crew_on("nan@step=1,rank=0,phase=backward,module=inner,index=0", model)
-    crew.step_begins(1)
+    drills = plant("nan@step=1,rank=0,phase=backward,module=inner,index=0", model)
+    drills.step_begins(1)
     x = torch.tensor(X0, requires_grad=True)
     model(x).sum().backward()
     assert x.grad is not None
@@ -109,10 +109,10 @@ def test_an_input_given_by_keyword_is_found() -> None:
 
 def test_a_module_without_an_input_to_poison_says_so() -> None:
     model = torch.nn.Sequential(Embedding(4, 2))
-    crew = crew_on("nan@step=1,rank=0,phase=backward,module=0", model)
-    crew.step_begins(1)
+    drills = plant("nan@step=1,rank=0,phase=backward,module=0", model)
+    drills.step_begins(1)
     model(torch.tensor([1, 2])).sum().backward()
-    (outcome,) = crew.record().drills
+    (outcome,) = drills.record().drills
     assert (outcome.fired, outcome.why_not) == (0, "the module has no input that takes a gradient")
 
 
@@ -125,8 +125,8 @@ class InPlace(Module):
 
 def test_a_module_may_still_write_into_its_input() -> None:
     model = torch.nn.Sequential(Scale(2.0, 3.0), InPlace())
-    crew = crew_on("nan@step=1,rank=0,phase=backward,module=1,index=0", model)
-    crew.step_begins(1)
+    drills = plant("nan@step=1,rank=0,phase=backward,module=1,index=0", model)
+    drills.step_begins(1)
     output = model(torch.tensor(X0))
     assert output.tolist() == [4.0, 12.0]
     output.sum().backward()
@@ -172,19 +172,19 @@ class Residual(Module):
 )
 def test_executions_that_are_not_poisoned_keep_every_bit(spec: str) -> None:
     drilled, twin = Residual(), Residual()
-    crew = crew_on(spec, drilled)
+    drills = plant(spec, drilled)
     torch.manual_seed(11)
     inputs = [torch.randn(8, 16) for _ in range(4)]
     for step in (1, 2):
-        crew.step_begins(step)
+        drills.step_begins(step)
         for x in inputs:
             for model in (drilled, twin):
                 model(x).square().sum().backward()
-        crew.before_reduction(list(drilled.parameters()))
-        crew.after_reduction()
-        crew.step_ends()
+        drills.before_reduction(list(drilled.parameters()))
+        drills.after_reduction()
+        drills.step_ends()
         for ours, theirs in zip(drilled.parameters(), twin.parameters(), strict=True):
             assert ours.grad is not None
             assert theirs.grad is not None
             assert torch.equal(ours.grad, theirs.grad)
-    assert list(fired(crew).values()) == [0]
+    assert list(fired(drills).values()) == [0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 
-from tests.unit.drill.models import X0, X1, Chain, Scale, crew_on, fired, grads, train
+from tests.unit.drill.models import X0, X1, Chain, Scale, fired, grads, plant, train
 
 
 def reentrant(run: Any, x: Tensor) -> Any:
@@ -19,16 +19,16 @@ def reentrant(run: Any, x: Tensor) -> Any:
 
 def test_the_forward_of_a_checkpointed_module_fires_in_its_recompute_too() -> None:
     model = Chain(reentrant)
-    crew = crew_on("1e30@step=1,rank=0,mb=1,phase=forward,module=first,index=0", model)
-    train(crew, model, step=1, inputs=(X0, X1))
-    assert list(fired(crew).values()) == [2]
+    drills = plant("1e30@step=1,rank=0,mb=1,phase=forward,module=first,index=0", model)
+    train(drills, model, step=1, inputs=(X0, X1))
+    assert list(fired(drills).values()) == [2]
     assert grads(model)["second.weight"][1] == 6.0 + 10 * 12.0
 
 
 def test_chunks_count_apart_under_virtual_pipelining() -> None:
     chunks = (Chain(), Chain())
-    crew = crew_on("nan@step=1,rank=0,mb=1,phase=backward,module=tail", *_with_tail(chunks))
-    crew.step_begins(1)
+    drills = plant("nan@step=1,rank=0,mb=1,phase=backward,module=tail", *_with_tail(chunks))
+    drills.step_begins(1)
     outputs = [chunk(torch.tensor(X0)) for chunk in (chunks[0], chunks[0], chunks[1], chunks[1])]
     for output in outputs[:3]:
         output.sum().backward()
@@ -59,11 +59,11 @@ class TwicePerMicrobatch(Module):
 
 def test_a_module_that_runs_twice_in_a_micro_batch_stays_in_it() -> None:
     model = TwicePerMicrobatch()
-    crew = crew_on("inf@step=1,rank=0,mb=1,phase=forward,module=shared,index=0", model)
-    crew.step_begins(1)
+    drills = plant("inf@step=1,rank=0,mb=1,phase=forward,module=shared,index=0", model)
+    drills.step_begins(1)
     outputs = [model(torch.tensor(X0)).tolist() for _ in range(3)]
     assert outputs == [[4.0, 18.0], [math.inf, 18.0], [4.0, 18.0]]
-    assert list(fired(crew).values()) == [2]
+    assert list(fired(drills).values()) == [2]
 
 
 class RecomputedByHook(Module):
@@ -84,8 +84,8 @@ class RecomputedByHook(Module):
 
 def test_a_recompute_in_a_tensor_hook_belongs_to_its_forward() -> None:
     model = RecomputedByHook()
-    crew = crew_on("inf@step=1,rank=0,mb=1,phase=forward,module=norm,index=0", model)
-    crew.step_begins(1)
+    drills = plant("inf@step=1,rank=0,mb=1,phase=forward,module=norm,index=0", model)
+    drills.step_begins(1)
     outputs = [model(torch.tensor(X0)) for _ in range(3)]
     for output in outputs:
         output.sum().backward()
@@ -95,8 +95,8 @@ def test_a_recompute_in_a_tensor_hook_belongs_to_its_forward() -> None:
 def test_a_micro_batch_that_is_not_recomputed_does_not_shift_the_others() -> None:
     """Partial activation checkpointing recomputes the first micro-batches of a window and keeps the others."""
     model = Chain(lambda run, x: run(x) if x[0] == X1[0] else reentrant(run, x))
-    crew = crew_on("inf@step=1,rank=0,mb=2,phase=backward,module=second,index=0", model)
-    crew.step_begins(1)
+    drills = plant("inf@step=1,rank=0,mb=2,phase=backward,module=second,index=0", model)
+    drills.step_begins(1)
     outputs = [model(torch.tensor(x, requires_grad=True)) for x in (X1, X0, X0)]
     seen = []
     for output in outputs:

@@ -6,17 +6,17 @@ import math
 
 import torch
 
-from tests.unit.drill.models import X0, X1, Chain, crew_on, fired, grads, train
+from tests.unit.drill.models import X0, X1, Chain, fired, grads, plant, train
 
 
 def test_the_gradient_is_poisoned_after_the_reduction_only() -> None:
     model = Chain()
-    crew = crew_on("nan@step=1,rank=0,phase=reduced,param=first.weight,index=1", model)
-    crew.step_begins(1)
+    drills = plant("nan@step=1,rank=0,phase=reduced,param=first.weight,index=1", model)
+    drills.step_begins(1)
     model(torch.tensor(X0)).sum().backward()
-    crew.before_reduction(list(model.parameters()))
+    drills.before_reduction(list(model.parameters()))
     assert grads(model)["first.weight"] == [5.0, 14.0]
-    crew.after_reduction()
+    drills.after_reduction()
     first, second = grads(model).values()
     assert first[0] == 5.0
     assert math.isnan(first[1])
@@ -25,16 +25,16 @@ def test_the_gradient_is_poisoned_after_the_reduction_only() -> None:
 
 def test_stale_repeats_the_reduced_gradient_of_the_step_before() -> None:
     model = Chain()
-    crew = crew_on("stale@step=2,rank=0,phase=reduced,param=first.weight", model)
-    train(crew, model, step=1, inputs=(X1,))
-    train(crew, model, step=2, inputs=(X0,))
+    drills = plant("stale@step=2,rank=0,phase=reduced,param=first.weight", model)
+    train(drills, model, step=1, inputs=(X1,))
+    train(drills, model, step=2, inputs=(X0,))
     assert grads(model) == {"first.weight": [15.0, 28.0], "second.weight": [2.0, 6.0]}
 
 
 def test_once_leaves_a_replay_clean() -> None:
     model = Chain()
-    crew = crew_on("nan@step=1,rank=0,phase=reduced,param=first.weight,once", model)
-    train(crew, model, step=1)
-    train(crew, model, step=1)
+    drills = plant("nan@step=1,rank=0,phase=reduced,param=first.weight,once", model)
+    train(drills, model, step=1)
+    train(drills, model, step=1)
     assert grads(model)["first.weight"] == [5.0, 14.0]
-    assert list(fired(crew).values()) == [1]
+    assert list(fired(drills).values()) == [1]

@@ -6,45 +6,45 @@ import math
 
 import torch
 
-from tests.unit.drill.models import X0, X1, Chain, crew_on, fired, grads, train
+from tests.unit.drill.models import X0, X1, Chain, fired, grads, plant, train
 
 
 def test_the_gradient_is_poisoned_before_the_reduction_only() -> None:
     model = Chain()
-    crew = crew_on("inf@step=1,rank=0,phase=wgrad,param=second.weight,index=1", model)
-    crew.step_begins(1)
+    drills = plant("inf@step=1,rank=0,phase=wgrad,param=second.weight,index=1", model)
+    drills.step_begins(1)
     model(torch.tensor(X0)).sum().backward()
     assert grads(model)["second.weight"] == [2.0, 6.0]
-    crew.before_reduction([model.first.weight])
+    drills.before_reduction([model.first.weight])
     assert grads(model)["second.weight"] == [2.0, 6.0]
-    crew.before_reduction([model.second.weight])
+    drills.before_reduction([model.second.weight])
     assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [2.0, math.inf]}
-    assert list(fired(crew).values()) == [1]
+    assert list(fired(drills).values()) == [1]
 
 
 def test_main_grad_goes_before_grad() -> None:
     model = Chain()
     model.second.weight.main_grad = torch.tensor([8.0, 9.0])  # type: ignore[assignment]
-    crew = crew_on("inf@step=1,rank=0,phase=wgrad,param=second.weight", model)
-    train(crew, model, step=1)
+    drills = plant("inf@step=1,rank=0,phase=wgrad,param=second.weight", model)
+    train(drills, model, step=1)
     assert model.second.weight.main_grad.tolist() == [math.inf, 9.0]
     assert grads(model)["second.weight"] == [2.0, 6.0]
 
 
 def test_stale_repeats_the_gradient_of_the_step_before() -> None:
     model = Chain()
-    crew = crew_on("stale@step=2,rank=0,phase=wgrad,param=second.weight", model)
-    train(crew, model, step=1, inputs=(X1,))
-    train(crew, model, step=2, inputs=(X0,))
+    drills = plant("stale@step=2,rank=0,phase=wgrad,param=second.weight", model)
+    train(drills, model, step=1, inputs=(X1,))
+    train(drills, model, step=2, inputs=(X0,))
     assert grads(model) == {"first.weight": [5.0, 14.0], "second.weight": [6.0, 12.0]}
-    train(crew, model, step=3, inputs=(X0,))
+    train(drills, model, step=3, inputs=(X0,))
     assert grads(model)["second.weight"] == [2.0, 6.0]
 
 
 def test_a_parameter_without_a_gradient_says_so() -> None:
     model = Chain()
-    crew = crew_on("nan@step=1,rank=0,phase=wgrad,param=second.weight", model)
-    crew.step_begins(1)
-    crew.before_reduction([model.second.weight])
-    (outcome,) = crew.record().drills
+    drills = plant("nan@step=1,rank=0,phase=wgrad,param=second.weight", model)
+    drills.step_begins(1)
+    drills.before_reduction([model.second.weight])
+    (outcome,) = drills.record().drills
     assert outcome.why_not == "the parameter had no gradient"

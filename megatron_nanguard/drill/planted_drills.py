@@ -9,7 +9,7 @@ from torch.nn import Module, Parameter
 
 from megatron_nanguard.drill.backward import BackwardDrill
 from megatron_nanguard.drill.forward import ForwardDrill
-from megatron_nanguard.drill.planted import Planted, Site
+from megatron_nanguard.drill.planted import DrilledModel, PlantedDrill
 from megatron_nanguard.drill.reduced import ReducedDrill
 from megatron_nanguard.drill.spec import Drill, Pattern, Phase
 from megatron_nanguard.drill.trigger import Trigger
@@ -19,7 +19,7 @@ from megatron_nanguard.megatron_api.heads import head_width
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome
 
-PHASES: Final[Mapping[Phase, Callable[[Trigger, Site], Planted]]] = {
+PHASES: Final[Mapping[Phase, Callable[[Trigger, DrilledModel], PlantedDrill]]] = {
     Phase.FORWARD: ForwardDrill,
     Phase.BACKWARD: BackwardDrill,
     Phase.WGRAD: WgradDrill,
@@ -28,13 +28,13 @@ PHASES: Final[Mapping[Phase, Callable[[Trigger, Site], Planted]]] = {
 """What plants a drill of each phase."""
 
 
-class DrillCrew:
+class PlantedDrills:
     """The drills that name this rank."""
 
     def __init__(self, drills: Sequence[Drill], rank: int) -> None:
         self.drills = tuple(drill for drill in drills if drill.includes(rank))
         self.rank = rank
-        self._planted: list[Planted] = []
+        self._planted: list[PlantedDrill] = []
         self._elsewhere: dict[Drill, str] = {}
 
     def attach(self, chunks: Sequence[Module], modules: Mapping[str, Module], parameter_map: ParameterMap) -> None:
@@ -43,7 +43,7 @@ class DrillCrew:
         Raises:
             DrillError: a drill names this rank, but its target is not here, or not what its pattern needs.
         """
-        site = Site(tuple(chunks), modules, parameter_map, head_width(chunks[0]))
+        site = DrilledModel(tuple(chunks), modules, parameter_map, head_width(chunks[0]))
         for drill in self.drills:
             if drill.pattern is Pattern.HEAD and site.head_width is None:
                 raise DrillError(f"drill {drill.text!r}: the model's config names no head width (kv_channels)")
