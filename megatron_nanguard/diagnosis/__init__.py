@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from megatron_nanguard.diagnosis import (
+from megatron_nanguard.diagnosis import experiments
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.looking import first_look
+from megatron_nanguard.diagnosis.rules import (
     checker_artifact,
     communication,
     data,
-    experiments,
     framework,
     hardware_persistent,
     hardware_transient,
@@ -32,8 +34,6 @@ from megatron_nanguard.diagnosis import (
     undecided,
     uninitialised_or_race,
 )
-from megatron_nanguard.diagnosis.evidence import Evidence
-from megatron_nanguard.diagnosis.looking import first_look
 from megatron_nanguard.records.incident import Cause
 
 Rule = Callable[[Evidence], "Cause | None"]

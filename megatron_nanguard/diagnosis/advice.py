@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from megatron_nanguard.diagnosis import facts
+from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.records.phrase import Phrase
 from megatron_nanguard.records.postmortem import Kind
@@ -48,32 +48,32 @@ def advise(evidence: Evidence) -> tuple[str, ...]:
 def _softmax(evidence: Evidence) -> bool:
     return any(
         origin.pattern == "nan" and origin.phase in ("forward", "recompute")
-        for origin in facts.operators(evidence, "softmax", "log_softmax", "scaled_dot_product_attention")
+        for origin in origin_facts.operators(evidence, "softmax", "log_softmax", "scaled_dot_product_attention")
     )
 
 
 def _in_loss(*names: str) -> Callable[[Evidence], bool]:
-    return lambda evidence: any(facts.is_in_loss(origin) for origin in facts.operators(evidence, *names))
+    return lambda evidence: any(origin_facts.is_in_loss(origin) for origin in origin_facts.operators(evidence, *names))
 
 
 def _made_by(*names: str) -> Callable[[Evidence], bool]:
-    return lambda evidence: any(True for _ in facts.operators(evidence, *names))
+    return lambda evidence: any(True for _ in origin_facts.operators(evidence, *names))
 
 
 def _exponential(evidence: Evidence) -> bool:
-    return any("inf" in origin.pattern for origin in facts.operators(evidence, *facts.EXPONENTIAL))
+    return any("inf" in origin.pattern for origin in origin_facts.operators(evidence, *origin_facts.EXPONENTIAL))
 
 
 def _sum_overflow(*, of_activations: bool) -> Callable[[Evidence], bool]:
     return lambda evidence: any(
-        facts.is_sum_overflow(origin) and (origin.phase in facts.OF_ACTIVATIONS) is of_activations
+        origin_facts.is_sum_overflow(origin) and (origin.phase in origin_facts.OF_ACTIVATIONS) is of_activations
         for origin in evidence.origins
     )
 
 
 def _idle_expert(evidence: Evidence) -> bool:
-    unwritten = facts.of_kind(evidence, OriginKind.UNSEEN, OriginKind.NEVER_WRITTEN)
-    divided = facts.operators(evidence, "div")
+    unwritten = origin_facts.of_kind(evidence, OriginKind.UNSEEN, OriginKind.NEVER_WRITTEN)
+    divided = origin_facts.operators(evidence, "div")
     return any("expert" in origin.module for origin in (*unwritten, *divided))
 
 
@@ -82,12 +82,12 @@ def _audit(*kinds: str) -> Callable[[Evidence], bool]:
 
 
 def _outside(what: str) -> Callable[[Evidence], bool]:
-    return lambda evidence: any(facts.is_outside(origin, what) for origin in evidence.origins)
+    return lambda evidence: any(origin_facts.is_outside(origin, what) for origin in evidence.origins)
 
 
 def _scale_search(evidence: Evidence) -> bool:
     is_found = evidence.scaler is not None and evidence.scaler.lower_scale == "finite"
-    return is_found or any(True for _ in facts.of_kind(evidence, OriginKind.SCALER))
+    return is_found or any(True for _ in origin_facts.of_kind(evidence, OriginKind.SCALER))
 
 
 PATTERNS: Final[dict[str, Callable[[Evidence], bool]]] = {
@@ -95,18 +95,22 @@ PATTERNS: Final[dict[str, Callable[[Evidence], bool]]] = {
     "zero_valid_tokens": lambda evidence: bool(evidence.zero_tokens),
     "loss_multiplied_by_mask": _in_loss("mul"),
     "log_outside_domain": _made_by("log", "log2", "log10", "log1p", "sqrt", "rsqrt"),
-    "guarded_division": lambda evidence: facts.has_finite_losses(evidence) and _made_by("div", "reciprocal")(evidence),
-    "exp_overflow_in_the_branch_not_picked": lambda evidence: (
-        facts.has_finite_losses(evidence) and _exponential(evidence)
+    "guarded_division": lambda evidence: (
+        origin_facts.has_finite_losses(evidence) and _made_by("div", "reciprocal")(evidence)
     ),
-    "exp_overflow": lambda evidence: not facts.has_finite_losses(evidence) and _exponential(evidence),
+    "exp_overflow_in_the_branch_not_picked": lambda evidence: (
+        origin_facts.has_finite_losses(evidence) and _exponential(evidence)
+    ),
+    "exp_overflow": lambda evidence: not origin_facts.has_finite_losses(evidence) and _exponential(evidence),
     "fp16_out_of_range": lambda evidence: any(
-        facts.is_narrow_overflow(origin) for origin in facts.of_kind(evidence, OriginKind.OPERATOR)
+        origin_facts.is_narrow_overflow(origin) for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR)
     ),
     "sum_over_ranks_overflow": _sum_overflow(of_activations=False),
     "sum_of_activations_overflow": _sum_overflow(of_activations=True),
     "expert_without_tokens": _idle_expert,
-    "buffer_never_written": lambda evidence: any(True for _ in facts.of_kind(evidence, OriginKind.NEVER_WRITTEN)),
+    "buffer_never_written": lambda evidence: any(
+        True for _ in origin_facts.of_kind(evidence, OriginKind.NEVER_WRITTEN)
+    ),
     "stale_gradient_buffer": _outside(GRADIENT_OF),
     "waited_too_late": lambda evidence: (
         evidence.came_back("plain") in ("yes", "partly") and evidence.came_back("synchronous") == "no"

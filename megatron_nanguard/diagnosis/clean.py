@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from megatron_nanguard.diagnosis.join import Joined
+from megatron_nanguard.diagnosis.joining.join import Joined
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 

@@ -10,7 +10,7 @@ from megatron_nanguard.diagnosis.advice import advise
 from megatron_nanguard.diagnosis.clean import why_clean
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence, ScalerFacts, Spot
 from megatron_nanguard.diagnosis.health import worth_telling
-from megatron_nanguard.diagnosis.join import join
+from megatron_nanguard.diagnosis.joining.join import join
 from megatron_nanguard.diagnosis.onset import began_by
 from megatron_nanguard.diagnosis.received import received_before
 from megatron_nanguard.records.incident import SUMMARY, Incident

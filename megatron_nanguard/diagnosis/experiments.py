@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from megatron_nanguard.diagnosis import facts, history
+from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
-from megatron_nanguard.diagnosis.origins import is_reducing
+from megatron_nanguard.diagnosis.joining.channel_names import cause_words
+from megatron_nanguard.diagnosis.joining.origins import is_reducing
 from megatron_nanguard.diagnosis.trials import (
     ALONE,
     HERE_AND_ELSEWHERE,
@@ -25,7 +26,6 @@ from megatron_nanguard.diagnosis.trials import (
     is_on,
     is_on_accelerator,
 )
-from megatron_nanguard.diagnosis.wording import cause_words
 from megatron_nanguard.records.phrase import phrase
 
 BAD, CLEAN = "bad again", "clean"
@@ -80,7 +80,7 @@ def _is_in_attention(evidence: Evidence) -> bool:
 def _sums_in_narrow_type(evidence: Evidence) -> bool:
     is_wide = evidence.host_options.get("accumulate_allreduce_grads_in_fp32") == "True"
     sums = [origin for origin in evidence.origins if is_reducing(origin.operator)]
-    return not is_wide and any(origin.phase not in facts.OF_ACTIVATIONS for origin in sums)
+    return not is_wide and any(origin.phase not in origin_facts.OF_ACTIVATIONS for origin in sums)
 
 
 def _predict(clean: str, bad: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from megatron_nanguard.diagnosis import facts
+from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.health import DeviceHealth, HealthDifference, Severity
@@ -68,7 +68,7 @@ def lost_data(evidence: Evidence) -> tuple[Report, ...]:
 
 def came_back(evidence: Evidence) -> bool:
     """Whether the fault was there again when the step, or the accused call, was run again."""
-    return evidence.came_back("plain") == "yes" or any(map(facts.is_always_bad, facts.usable(evidence)))
+    return evidence.came_back("plain") == "yes" or any(map(origin_facts.is_always_bad, origin_facts.usable(evidence)))
 
 
 def was_read(evidence: Evidence) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from megatron_nanguard.diagnosis import facts
+from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.trials import has_call
 from megatron_nanguard.records.incident import Origin
@@ -43,8 +43,8 @@ def _values(evidence: Evidence) -> str:
     origin = _first(evidence, OriginKind.OPERATOR)
     if origin is None or not origin.source_line:
         return _sum(evidence)
-    ends, name = facts.span(origin), facts.base_name(origin.operator)
-    if ends is None or name not in {*facts.DOMAINS, *facts.EXPONENTIAL}:
+    ends, name = origin_facts.span(origin), origin_facts.base_name(origin.operator)
+    if ends is None or name not in {*origin_facts.DOMAINS, *origin_facts.EXPONENTIAL}:
         look = OPEN_LINE.format(line=origin.source_line, operator=origin.operator)
     else:
         look = OPEN_DOMAIN.format(line=origin.source_line, operator=origin.operator, lowest=ends[0], highest=ends[1])
@@ -54,7 +54,7 @@ def _values(evidence: Evidence) -> str:
 def _sum(evidence: Evidence) -> str:
     """Of a sum over ranks that overflows: what was sent, where that is known."""
     origin = _first(evidence, OriginKind.COMMUNICATION)
-    if origin is None or not origin.source_line or not facts.is_sum_overflow(origin):
+    if origin is None or not origin.source_line or not origin_facts.is_sum_overflow(origin):
         return ""
     check = PRINT_SENT.format(line=origin.source_line)
     if sizes := [each.absmax for each in origin.inputs if each.absmax is not None]:
@@ -94,7 +94,7 @@ LOOKS: Final[dict[str, Callable[[Evidence], str]]] = {
 
 
 def _first(evidence: Evidence, *kinds: OriginKind) -> Origin | None:
-    return next(facts.of_kind(evidence, *kinds), None)
+    return next(origin_facts.of_kind(evidence, *kinds), None)
 
 
 def _confirmed(look: str, evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from megatron_nanguard.diagnosis import facts
+from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import Phrase, phrase
 
@@ -34,7 +34,7 @@ def meaning(cause: str, origins: Sequence[Origin] = ()) -> str:
         cause: its code, such as "operator".
         origins: of the incident; an operator that only stores a NaN it is passed is told from one that is wrong.
     """
-    if cause == "operator" and origins and facts.bad_number(origins[0]):
+    if cause == "operator" and origins and origin_facts.bad_number(origins[0]):
         return _passed_on(origins[0])
     return texts().get(cause, "")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from megatron_nanguard.diagnosis.again import conclusion
-from megatron_nanguard.diagnosis.facts import tried
+from megatron_nanguard.diagnosis.origin_facts import tried
+from megatron_nanguard.diagnosis.repetition import conclusion
 from megatron_nanguard.records.arbitration import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import LISTED, joined, phrase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from megatron_nanguard.diagnosis.wording import cause_words
+from megatron_nanguard.diagnosis.joining.channel_names import cause_words
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
 from megatron_nanguard.records.rank_words import rank_list

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.diagnosis import communication, hardware_persistent, hardware_transient, verdict
+from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.health import worth_telling
+from megatron_nanguard.diagnosis.rules import communication, hardware_persistent, hardware_transient
 from megatron_nanguard.records.health import HealthDifference
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.postmortem import RankSets

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.diagnosis import data, hardware_persistent, hardware_transient, uninitialised_or_race, verdict
+from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence
+from megatron_nanguard.diagnosis.rules import data, hardware_persistent, hardware_transient, uninitialised_or_race
 from megatron_nanguard.records.device import RankDevice
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.postmortem import RankSets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.again import conclusion
+from megatron_nanguard.diagnosis.repetition import conclusion
 from megatron_nanguard.report import again
 from megatron_nanguard.report.blocks import Block
 from tests.unit.diagnosis.factories import arbitration

@@ -1,0 +1,1 @@
+"""The traces of all ranks joined into one story."""

@@ -1,0 +1,1 @@
+"""One file for each cause: `judge(evidence)` weighs what speaks for and against it."""

@@ -1,0 +1,62 @@
+"""The transport: finite when it was sent, bad when it arrived."""
+
+from __future__ import annotations
+
+from megatron_nanguard.diagnosis import health, origin_facts
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.postmortem import Kind
+from megatron_nanguard.records.trace import OriginKind
+
+
+def judge(evidence: Evidence) -> Cause | None:
+    """Accuse what happened between sender and receiver."""
+    scales = Scales("communication", prior=-1.5)
+    spoiled = list(origin_facts.of_kind(evidence, OriginKind.COMMUNICATION))
+    for origin in spoiled:
+        _accuse(origin, evidence, scales)
+    if spoiled:
+        _links(evidence, scales)
+    if evidence.kind is Kind.GRADIENT_AFTER_REDUCTION and not evidence.origins:
+        scales.speaks_for(STRONG, phrase("every local gradient was finite, the reduced ones are not"))
+    if spoiled and evidence.came_back("plain") == "no":
+        scales.speaks_for(HINT, phrase("the transfer was finite in the replay"))
+    if spoiled:
+        scales.not_tested(phrase("digests of what was sent against what arrived"))
+    others = [origin for origin in evidence.origins if origin.kind is not OriginKind.COMMUNICATION]
+    if others:
+        scales.speaks_against(
+            DECISIVE, phrase("bad before it was sent: {origin}", origin=origin_facts.named(others[0], evidence))
+        )
+    return scales.reading()
+
+
+def _links(evidence: Evidence, scales: Scales) -> None:
+    """Errors of links are mended by sending again; that there are new ones is a hint."""
+    members = health.accused(evidence)
+    for report in health.changes(evidence, "link"):
+        if report.health.rank in members:
+            told = phrase(
+                "the device of rank {rank} counted errors on its links: {change}",
+                rank=report.health.rank,
+                change=report.words(),
+            )
+            scales.speaks_for(HINT, told, "link")
+
+
+def _accuse(origin: Origin, evidence: Evidence, scales: Scales) -> None:
+    name = origin_facts.named(origin, evidence)
+    if origin_facts.is_sum_overflow(origin):
+        told = phrase("finite at every sender, Inf on arrival: {origin}, {output}", origin=name, output=origin.output)
+        scales.speaks_for(HINT, told, "sum")
+        scales.speaks_against(HINT, phrase("a sum of finite values that are too large gives the same"))
+    else:
+        told = phrase(
+            "finite at every sender, {pattern} on arrival: {origin}, {output}",
+            pattern=origin.pattern,
+            origin=name,
+            output=origin.output,
+        )
+        scales.speaks_for(DECISIVE, told, "spoiled")

@@ -1,0 +1,69 @@
+"""The device, always: the same call fails here and passes on a second device.
+
+Without a second device it is never convicted, unless it reports an error itself that it could not mend.
+"""
+
+from __future__ import annotations
+
+from megatron_nanguard.diagnosis import health, history, origin_facts
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.rank_words import name_ranks
+
+BY_HISTORY = 0.4
+"""What keeps to a device over several steps or attempts is a suspicion, and no more than that."""
+
+
+def judge(evidence: Evidence) -> Cause | None:
+    """Convict a device against another one, or by its own word; suspect it where faults keep to it."""
+    always_bad = [each for each in origin_facts.usable(evidence) if origin_facts.is_always_bad(each)]
+    convicted = [each for each in always_bad if each.peer == "finite"]
+    reported = health.lost_data(evidence) if health.came_back(evidence) else ()
+    if not (convicted or reported or history.recurrences(evidence)):
+        return None
+    usual = CEILING if convicted else BY_HISTORY
+    scales = Scales("hardware_persistent", prior=-2.5, ceiling=health.REPORTED_CEILING if reported else usual)
+    health.weigh_lost_data(evidence, reported, scales)
+    for arbitration in always_bad:
+        _compare(arbitration, scales)
+    if ranks := origin_facts.alike(evidence):
+        scales.speaks_against(
+            STRONG, phrase("the same operator fails on {ranks}, on devices of their own", ranks=name_ranks(ranks))
+        )
+    health.weigh_hints(evidence, scales)
+    history.weigh_places(evidence, scales, is_lasting=True)
+    if not health.was_read(evidence):
+        scales.not_tested(phrase("the error counters of the device"))
+    if not convicted:
+        scales.not_tested(phrase("the accused call on a second device"))
+    return scales.reading()
+
+
+def _compare(arbitration: Arbitration, scales: Scales) -> None:
+    """A call that fails here every time, against a second device and a reference."""
+    call = origin_facts.tried(arbitration)
+    if arbitration.peer == "bad":
+        scales.speaks_against(DECISIVE, phrase("{call} is bad on a second device too", call=call), "peer")
+    if arbitration.peer != "finite":
+        return
+    told = phrase(
+        "{call} is bad {repeats} times of {repeats} here, and finite on {peer}",
+        call=call,
+        repeats=arbitration.repeats,
+        peer=_peer(arbitration),
+    )
+    scales.speaks_for(DECISIVE, told, "peer")
+    if origin_facts.reference(arbitration) == "finite":
+        scales.speaks_for(HINT, phrase("its reference in higher precision is finite"), "reference")
+    if origin_facts.reference(arbitration) == "bad":
+        scales.speaks_against(STRONG, phrase("its reference in higher precision is bad too"), "reference")
+
+
+def _peer(arbitration: Arbitration) -> str:
+    peer = phrase("another device")
+    if arbitration.peer_rank is not None:
+        peer = phrase("the device of rank {rank}", rank=arbitration.peer_rank)
+    return phrase("{peer} ({device})", peer=peer, device=arbitration.peer_device) if arbitration.peer_device else peer

@@ -1,0 +1,52 @@
+"""The state: weights, main parameters, moments or buffers that were bad before the step began."""
+
+from __future__ import annotations
+
+from megatron_nanguard.diagnosis import origin_facts
+from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.postmortem import Kind
+
+STATE = ("main_param", "exp_avg", "exp_avg_sq", "weight", "weight_only", "buffer")
+WORDS = {
+    "weight": phrase("model weight"),
+    "weight_only": phrase("model weight, with a good main parameter,"),
+    "main_param": phrase("main parameter"),
+    "exp_avg": phrase("first moment"),
+    "exp_avg_sq": phrase("second moment"),
+    "buffer": phrase("buffer"),
+}
+
+
+def judge(evidence: Evidence) -> Cause | None:
+    """Convict the state by the audit, or by a walk that ends at a parameter."""
+    scales = Scales("state_corruption")
+    findings = evidence.audit_of(*STATE)
+    for finding in findings:
+        told = phrase(
+            "{kind} of {name} was {pattern} on rank {rank} before the step",
+            kind=WORDS[finding.kind],
+            name=finding.name,
+            pattern=finding.pattern,
+            rank=finding.rank,
+        )
+        scales.speaks_for(DECISIVE, told, "audit")
+    for origin in evidence.origins:
+        if origin_facts.is_outside(origin, "parameter") or origin_facts.is_outside(origin, "buffer"):
+            told = phrase("the walk back ends at the state: {origin}", origin=origin_facts.named(origin, evidence))
+            scales.speaks_for(DECISIVE, told, "outside")
+    if evidence.kind is Kind.DEAD_STEP:
+        scales.speaks_for(STRONG, phrase("the step before was applied though its gradients were not finite"))
+    if any(losses.lowest == losses.highest == 0.0 for losses in evidence.losses):
+        scales.speaks_for(HINT, phrase("a loss of exactly 0, as weights give that are poisoned already"))
+    if evidence.previous_batch == "bad":
+        scales.speaks_for(HINT, phrase("the previous step's batch, finite then, is bad on this state"))
+    if evidence.previous_batch == "finite":
+        scales.speaks_against(STRONG, phrase("the previous step's batch is finite on this state"))
+    if evidence.audited and not findings:
+        scales.speaks_against(DECISIVE, phrase("weights, main parameters, moments and buffers are finite"))
+    if not evidence.audited:
+        scales.not_tested(phrase("whether weights and moments are finite"))
+    return scales.reading()
