@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_nanguard.version import __version__
 
 if TYPE_CHECKING:
-    from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.guard.hooks import Hooks
     from megatron_nanguard.reloading import reload_step
     from megatron_nanguard.tracing.callable import trace_nan
     from megatron_nanguard.watching import check_grads, watch
@@ -34,7 +34,7 @@ def enable() -> None:
     is_off = os.environ.get("NANGUARD") == "0"
     if _hooks is not None or (is_off and not any(word.startswith("--nanguard") for word in sys.argv)):
         return
-    from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.guard.hooks import Hooks
 
     _hooks = Hooks.of_options_alone() if is_off else Hooks()
     _hooks.install()

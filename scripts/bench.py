@@ -41,7 +41,7 @@ LARGE = (
 def enable_timed() -> None:
     """Enable the guard with a clock on every handler; the host's own work inside a handler is not counted."""
     import megatron_nanguard
-    from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.guard.hooks import Hooks
 
     spent = {"seconds": 0.0, "calls": 0}
     lookup = Hooks.__getitem__

@@ -23,10 +23,9 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row((), ("hooks",)),
     Row((), ("guard",)),
-    Row(("cli",), ("stepping", "cpurun", "screening")),
-    Row(("report",), ("incident", "guarded_run", "reloading")),
+    Row(("cli",), ("incident", "cpurun", "screening")),
+    Row(("report",), ("guarded_run", "reloading")),
     Row(
         ("diagnosis", "postmortem"),
         ("patch_points", "replay", "tracing", "arbitration", "capture", "watching", "policy", "drill"),

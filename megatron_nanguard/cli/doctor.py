@@ -57,7 +57,7 @@ def command(run_dir: Path | None) -> int:
 def _survey() -> Sequence[Finding]:
     """Hooks of our own, so that the answer is the same with NANGUARD=0."""
     import megatron_nanguard
-    from megatron_nanguard.hooks import Hooks
+    from megatron_nanguard.guard.hooks import Hooks
     from megatron_nanguard.patch_points import ESSENTIAL
     from megatron_nanguard.patching.survey import survey
 

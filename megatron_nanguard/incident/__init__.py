@@ -3,6 +3,5 @@
 from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.incident.signal import Alarm
 from megatron_nanguard.incident.stages import handle
-from megatron_nanguard.incident.subject import Subject
 
-__all__ = ["Alarm", "Setting", "Subject", "handle"]
+__all__ = ["Alarm", "Setting", "handle"]

@@ -11,7 +11,7 @@ from megatron_nanguard.arbitration.again import arbitrate
 from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, uncaught
 from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
-from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
 from megatron_nanguard.records.arbitration import NOT_TRIED, Arbitration
 from megatron_nanguard.records.bundle import SavedCall
@@ -70,7 +70,7 @@ def _can_ask(calls: Sequence[CaughtCall], roles: Roles, rank: int) -> bool:
 
 
 def arbitrate_all(
-    subject: Subject, calls: Sequence[CaughtCall], roles: Roles, directory: Path, deadline: float, saves: bool
+    subject: GuardedOptimizer, calls: Sequence[CaughtCall], roles: Roles, directory: Path, deadline: float, saves: bool
 ) -> tuple[Arbitration, ...]:
     """Judge this rank's calls; the asker's first one, sent before, on a peer too, and saved as the incident's bundle.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.coordination.vote import exchange
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.incident.signal import Alarm
-from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.replay.audit import OWNED_ELSEWHERE, audit
 
@@ -16,7 +16,7 @@ Audited = tuple[AuditFinding, ...] | None
 """None where it could not be looked at."""
 
 
-def audit_here(subject: Subject, alarm: Alarm, setting: Setting) -> Audited:
+def audit_here(subject: GuardedOptimizer, alarm: Alarm, setting: Setting) -> Audited:
     """Look at weights, main parameters, moments, buffers and the recorded batch of this rank.
 
     Sync: host reads.
@@ -29,7 +29,9 @@ def audit_here(subject: Subject, alarm: Alarm, setting: Setting) -> Audited:
     return None
 
 
-def with_bad_copies(outcome: ExchangeOutcome, audited: Audited, subject: Subject, setting: Setting) -> ExchangeOutcome:
+def with_bad_copies(
+    outcome: ExchangeOutcome, audited: Audited, subject: GuardedOptimizer, setting: Setting
+) -> ExchangeOutcome:
     """Add what the policy must know of the audit, alike on all ranks.
 
     Collective: all voters.

@@ -9,10 +9,10 @@ import logging
 
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.passes import PLAIN_STEPS, Passes
 from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.incident.signal import Alarm
-from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.postmortem.directory import rank_name
 from megatron_nanguard.records.replay import Trial
@@ -22,7 +22,9 @@ from megatron_nanguard.replay.experiments import LOWER_SCALE, lower_scale
 log = logging.getLogger("megatron_nanguard")
 
 
-def check_scale(subject: Subject, alarm: Alarm, setting: Setting, incident: str, passes: Passes | None) -> Trial:
+def check_scale(
+    subject: GuardedOptimizer, alarm: Alarm, setting: Setting, incident: str, passes: Passes | None
+) -> Trial:
     """Bad far below the loss scale too, or the signal is taken back: nothing stays but a count and a line of the log.
 
     Args:
@@ -45,7 +47,7 @@ def check_scale(subject: Subject, alarm: Alarm, setting: Setting, incident: str,
     return trial
 
 
-def _run_lower(subject: Subject, alarm: Alarm, setting: Setting, passes: Passes | None) -> Trial:
+def _run_lower(subject: GuardedOptimizer, alarm: Alarm, setting: Setting, passes: Passes | None) -> Trial:
     """Run the step again at a lower scale if all ranks can; afterwards everything is as after the first pass."""
     point = None if passes is None else DecisionPoint.take(passes.call)
     # The gradients of the lower scale are others: without a copy the first ones would be lost.

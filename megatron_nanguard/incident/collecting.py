@@ -13,7 +13,7 @@ from megatron_nanguard.capture import Captured, random_states, without_tensors
 from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.leaves import Batcher
 from megatron_nanguard.capture.state import live_state, split
-from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_numbers import numbers
 from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
@@ -22,7 +22,7 @@ from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.settings import SAVES_STEP
 
 
-def first_gradients(subject: Subject) -> dict[str, str]:
+def first_gradients(subject: GuardedOptimizer) -> dict[str, str]:
     """Digest of each gradient, to be taken before a replay writes over them.
 
     Sync: one host read per parameter.
@@ -42,7 +42,7 @@ class Collector:
         why_no_replay: why the step could not be run again here either; empty when it could.
     """
 
-    subject: Subject
+    subject: GuardedOptimizer
     optimizer: Any
     level: str
     calls: Sequence[CaughtCall]

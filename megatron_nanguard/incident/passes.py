@@ -12,7 +12,7 @@ import torch
 
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
-from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall
 from megatron_nanguard.replay import replay as call_again
@@ -64,7 +64,7 @@ class Passes:
         told: what came of those that were told to all.
     """
 
-    subject: Subject
+    subject: GuardedOptimizer
     call: RecordedCall
     voters: Voters
     exercise: Exercise

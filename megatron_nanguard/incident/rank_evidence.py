@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from megatron_nanguard.incident.subject import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import buffers
 from megatron_nanguard.parameters.counting import count_nonfinite
 from megatron_nanguard.records.parameters import ParameterEntry, layer_of
@@ -44,7 +44,7 @@ NOTHING = RankEvidence(
 """What a rank says whose own evidence could not be collected."""
 
 
-def collect(subject: Subject, limit: float) -> RankEvidence:
+def collect(subject: GuardedOptimizer, limit: float) -> RankEvidence:
     """Read the norms, count elements where that is possible, and decide whether a suspicion holds.
 
     Args:
@@ -73,7 +73,7 @@ def by_layer(parameters: Sequence[BadParameter]) -> dict[str, int]:
     return dict(Counter(layer_of(parameter.name) for parameter in parameters))
 
 
-def norm_by_layer(subject: Subject) -> dict[str, float | None]:
+def norm_by_layer(subject: GuardedOptimizer) -> dict[str, float | None]:
     """Norm of every layer before the reduction, in the order of the model; nothing where buckets were taken whole."""
     if not subject.before.per_parameter:
         return {}
@@ -89,14 +89,14 @@ def _rounded(norm: float) -> float:
     return float(f"{norm:.{NORM_DIGITS}g}")
 
 
-def _reduced(subject: Subject) -> tuple[float | None, list[BadParameter]]:
+def _reduced(subject: GuardedOptimizer) -> tuple[float | None, list[BadParameter]]:
     norms = subject.after.norms
     if norms is None:
         return None, []
     return _root(norms.tolist()), count_nonfinite(subject.names, subject.after.pieces)
 
 
-def _local(subject: Subject, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
+def _local(subject: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
     """Norm of the rank, its bad parameters, and whether a bucket is bad whose parameters cannot be told apart.
 
     A count is taken after the reduction. It says something of a parameter only if that was not finite before it.
@@ -129,7 +129,7 @@ def _uncounted(entry: ParameterEntry) -> BadParameter:
     return BadParameter(entry.name, entry.local_name, entry.shape, None, "finite", None, None, None, None)
 
 
-def _counted(subject: Subject) -> list[BadParameter]:
+def _counted(subject: GuardedOptimizer) -> list[BadParameter]:
     if subject.before.forced_all_reduce:
         return []
     return count_nonfinite(subject.names, buffers.surviving_local_pieces(subject.chunks))

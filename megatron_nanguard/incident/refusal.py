@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.outcome import ExchangeOutcome
-from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.replay import ReplaySummary
@@ -17,7 +17,7 @@ FROM_ELSEWHERE: Final = phrase(
 )
 
 
-def why_no_replay(subject: Subject) -> str:
+def why_no_replay(subject: GuardedOptimizer) -> str:
     """Why the step cannot be run again on this rank; empty when it can."""
     if subject.recorder is None:
         return subject.why_no_recorder
@@ -27,7 +27,7 @@ def why_no_replay(subject: Subject) -> str:
     return call.can_replay()[1] or (FROM_ELSEWHERE if _reads_data(subject) and not call.recording.num_fetched else "")
 
 
-def _reads_data(subject: Subject) -> bool:
+def _reads_data(subject: GuardedOptimizer) -> bool:
     """The first stage takes the tokens, and the first of its tensor-parallel ranks reads them for all."""
     return subject.coordinates.tp == subject.coordinates.pp == 0
 

@@ -22,9 +22,9 @@ from megatron_nanguard.arbitration.regions import RegionCatcher
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.passes import NOWHERE, PLAIN_STEPS, TRACED_STEPS, Pass, Passes
-from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.replay import ReplaySummary, Trial
@@ -77,7 +77,7 @@ class Replayer:
     roles: Roles = field(default=NOBODY, init=False)
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> GuardedOptimizer:
         return self.passes.subject
 
     @property

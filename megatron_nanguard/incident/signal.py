@@ -6,8 +6,8 @@ import os
 import socket
 from dataclasses import dataclass
 
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.rank_evidence import RankEvidence, host_norm
-from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
@@ -34,7 +34,7 @@ class Alarm:
 
 
 def write_down(
-    subject: Subject, alarm: Alarm, evidence: RankEvidence, run_id: str, policy: str, fault: str | None
+    subject: GuardedOptimizer, alarm: Alarm, evidence: RankEvidence, run_id: str, policy: str, fault: str | None
 ) -> Postmortem:
     """This rank's post-mortem as far as it is known without the others.
 
@@ -82,7 +82,7 @@ def write_down(
     )
 
 
-def _scaler(subject: Subject, alarm: Alarm) -> ScalerState | None:
+def _scaler(subject: GuardedOptimizer, alarm: Alarm) -> ScalerState | None:
     """What the loss scaler was about; the step itself is counted already."""
     if not optimizers.is_dynamic(alarm.optimizer):
         return None

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_nanguard.coordination.vote import all_done, exchange
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident import rank_evidence
 from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all, send_first
 from megatron_nanguard.incident.auditing import audit_here, with_bad_copies
@@ -33,7 +34,6 @@ from megatron_nanguard.incident.refusal import refusal, why_no_replay
 from megatron_nanguard.incident.replaying import Replayed, Replayer
 from megatron_nanguard.incident.setting import Policy, Setting
 from megatron_nanguard.incident.signal import Alarm, write_down
-from megatron_nanguard.incident.subject import Subject
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.scaler import COUNTED_SKIP
 from megatron_nanguard.postmortem.directory import trace_name
@@ -50,7 +50,7 @@ NO_DIGESTS = "the gradients of this rank could not be digested"
 
 
 def handle(
-    subject: Subject, alarm: Alarm, setting: Setting, policy: Policy, *, in_doubt: bool = False
+    subject: GuardedOptimizer, alarm: Alarm, setting: Setting, policy: Policy, *, in_doubt: bool = False
 ) -> PolicyOutcome:
     """Take an alarm through its stages.
 
@@ -70,7 +70,7 @@ def handle(
 class _Course:
     """One alarm on its way."""
 
-    def __init__(self, subject: Subject, alarm: Alarm, setting: Setting) -> None:
+    def __init__(self, subject: GuardedOptimizer, alarm: Alarm, setting: Setting) -> None:
         self._subject, self._alarm, self._setting = subject, alarm, setting
         self._shield, self._voters = setting.shield, setting.voters
         self._incident = setting.run.incident_path(subject.step)

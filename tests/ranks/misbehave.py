@@ -66,9 +66,9 @@ def raise_before_the_reduction() -> None:
 
 def raise_in_names() -> None:
     """Names and place cannot be read off the model."""
-    from megatron_nanguard.incident import Subject
+    from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 
-    Subject.learn = _raising  # type: ignore[method-assign, assignment]
+    GuardedOptimizer.learn = _raising  # type: ignore[method-assign, assignment]
 
 
 def raise_at_the_start() -> None:
@@ -80,16 +80,16 @@ def raise_at_the_start() -> None:
 
 def raise_when_the_step_opens() -> None:
     """The schedule hook raises before the step is open."""
-    from megatron_nanguard.stepping import Wards
+    from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 
-    Wards.training = _raising_at_bad_step(Wards.training)  # type: ignore[method-assign]
+    GuardedOptimizers.training = _raising_at_bad_step(GuardedOptimizers.training)  # type: ignore[method-assign]
 
 
 def raise_in_the_flags() -> None:
     """The last local work before the vote raises."""
-    from megatron_nanguard.incident import Subject
+    from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 
-    Subject.suspicions = _raising_at_bad_step(Subject.suspicions)  # type: ignore[method-assign]
+    GuardedOptimizer.suspicions = _raising_at_bad_step(GuardedOptimizer.suspicions)  # type: ignore[method-assign]
 
 
 def raise_in_the_signal() -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megatron_nanguard.guard import Guard
+from megatron_nanguard.guard.guard import Guard
+from megatron_nanguard.guard.hooks import Hooks
 from megatron_nanguard.guarded_run import run_handshake
-from megatron_nanguard.hooks import Hooks
 from megatron_nanguard.settings import Settings
 
 numbers = itertools.count()

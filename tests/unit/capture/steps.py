@@ -14,7 +14,7 @@ from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import RunHandshake
-from megatron_nanguard.incident import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector, first_gradients
 from megatron_nanguard.postmortem.directory import RunDirectory
@@ -25,18 +25,18 @@ TWO = (torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]))
 INCIDENT = "incidents/step_00000001"
 
 
-def guarded(made: Trainer, number: int) -> Subject:
+def guarded(made: Trainer, number: int) -> GuardedOptimizer:
     """The trainer's optimizer under guard.
 
     Args:
         number: of the meeting; each needs its own.
     """
-    subject = Subject(made.optimizer, [made.ddp], RunHandshake((0,), number).electorate(), Settings(on=True))
+    subject = GuardedOptimizer(made.optimizer, [made.ddp], RunHandshake((0,), number).electorate(), Settings(on=True))
     subject.learn()
     return subject
 
 
-def run_step(made: Trainer, subject: Subject, inputs: Sequence[Tensor] = TWO, **changes: Any) -> None:
+def run_step(made: Trainer, subject: GuardedOptimizer, inputs: Sequence[Tensor] = TWO, **changes: Any) -> None:
     """One pass that the subject sees: recorded, with norms before the reduction."""
     from megatron.core.pipeline_parallel import schedules
 
@@ -55,7 +55,7 @@ def run_step(made: Trainer, subject: Subject, inputs: Sequence[Tensor] = TWO, **
 
 
 def capture(
-    subject: Subject,
+    subject: GuardedOptimizer,
     level: str,
     root: Path,
     *,

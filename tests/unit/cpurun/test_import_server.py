@@ -52,7 +52,7 @@ def test_in_rank_that_fails_is_a_rank_that_fails(run: Run) -> None:
 
 
 def test_in_rank_may_switch_the_guard_on(run: Run) -> None:
-    finished = run(1, 'print("megatron_nanguard.hooks" in sys.modules)', in_rank="megatron_nanguard:enable")
+    finished = run(1, 'print("megatron_nanguard.guard.hooks" in sys.modules)', in_rank="megatron_nanguard:enable")
 
     assert finished.lines(0) == ["True"], finished.out
 

@@ -27,7 +27,7 @@ from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.arbitration.calls import catch
 from tests.unit.factories import incident
-from tests.unit.incident.conftest import Watched
+from tests.unit.guarded_run.watched import Watched
 
 RANKS = (0, 1, 4, 5)
 CALL = catch(torch.tensor([-1.0]).log, "aten.log.default")

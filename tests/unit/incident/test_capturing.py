@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from megatron_nanguard.arbitration.capture import CaughtCall, uncaught
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.incident import Subject, capturing
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.incident import capturing
 from megatron_nanguard.incident.capturing import Size
 from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.postmortem.directory import RunDirectory
@@ -34,7 +35,7 @@ CALL = CaughtCall(
 
 
 @pytest.fixture
-def stepped(megatron: Any) -> Subject:
+def stepped(megatron: Any) -> GuardedOptimizer:
     """Two micro-batches of one rank, recorded."""
     made = trainer(ddp={"check_for_nan_in_grad": False})
     subject = guarded(made, next(numbers))
@@ -51,7 +52,9 @@ def files_in(incident: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("level", ["ids", "op"])
-def test_ids_are_digests_without_a_tensor_or_a_random_state(stepped: Subject, tmp_path: Path, level: str) -> None:
+def test_ids_are_digests_without_a_tensor_or_a_random_state(
+    stepped: GuardedOptimizer, tmp_path: Path, level: str
+) -> None:
     incident = capture(stepped, level, tmp_path, calls=[CALL])
 
     assert files_in(incident) == ["rank00000.json"]
@@ -77,7 +80,7 @@ def test_equal_data_has_equal_digests_in_another_run(megatron: Any, tmp_path: Pa
     assert found[0] == found[2][::-1] != found[2]
 
 
-def test_a_step_adds_micro_batches_random_states_and_gradients(stepped: Subject, tmp_path: Path) -> None:
+def test_a_step_adds_micro_batches_random_states_and_gradients(stepped: GuardedOptimizer, tmp_path: Path) -> None:
     incident = capture(stepped, "step", tmp_path)
 
     tensors, record = load_file((incident / file_name(0)).with_suffix(".safetensors")), record_in(incident)
@@ -88,27 +91,29 @@ def test_a_step_adds_micro_batches_random_states_and_gradients(stepped: Subject,
     assert sorted(record.gradients) == sorted(record.norms) == ["first.weight", "second.weight"]
 
 
-def test_full_adds_model_and_optimizer(stepped: Subject, tmp_path: Path) -> None:
+def test_full_adds_model_and_optimizer(stepped: GuardedOptimizer, tmp_path: Path) -> None:
     incident = capture(stepped, "full", tmp_path)
     tensors = load_file((incident / file_name(0)).with_suffix(".safetensors"))
     assert tensors["parameter/first.weight"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert record_in(incident).level == "full"
 
 
-def test_where_the_step_could_not_be_run_again_digests_alone_are_written(stepped: Subject, tmp_path: Path) -> None:
+def test_where_the_step_could_not_be_run_again_digests_alone_are_written(
+    stepped: GuardedOptimizer, tmp_path: Path
+) -> None:
     incident = capture(stepped, "full", tmp_path, why_no_replay="the data iterator is a dict")
     assert files_in(incident) == ["rank00000.json"]
     assert (record_in(incident).level, record_in(incident).left_out) == ("ids", ("the data iterator is a dict",))
 
 
-def test_a_call_that_was_not_kept_has_no_tensors(stepped: Subject, tmp_path: Path) -> None:
+def test_a_call_that_was_not_kept_has_no_tensors(stepped: GuardedOptimizer, tmp_path: Path) -> None:
     call = uncaught(0, 7, "c10d.allreduce_.default", "a communication needs its group")
     (told,) = record_in(capture(stepped, "ids", tmp_path, calls=[call])).calls
     assert (told.operator, told.tensors) == ("c10d.allreduce_.default", ())
 
 
 def test_without_room_digests_alone_are_written_and_one_line_says_so(
-    stepped: Subject, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    stepped: GuardedOptimizer, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capturing, "free_bytes", lambda directory: 1000)
 
@@ -121,7 +126,7 @@ def test_without_room_digests_alone_are_written_and_one_line_says_so(
 
 
 def test_a_disk_that_fails_costs_the_tensors_of_this_rank_and_a_line(
-    stepped: Subject, tmp_path: Path, log: Log
+    stepped: GuardedOptimizer, tmp_path: Path, log: Log
 ) -> None:
     target = tmp_path / "runs/run-1/incidents/step_00000001/capture/rank00000.safetensors"
     incident = capture(stepped, "full", tmp_path, before_writing=lambda: target.mkdir(parents=True))
@@ -131,7 +136,7 @@ def test_a_disk_that_fails_costs_the_tensors_of_this_rank_and_a_line(
 
 
 def test_where_it_was_said_that_nothing_can_be_written_it_is_not_said_again(
-    stepped: Subject, tmp_path: Path, log: Log
+    stepped: GuardedOptimizer, tmp_path: Path, log: Log
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
@@ -147,7 +152,7 @@ def test_where_it_was_said_that_nothing_can_be_written_it_is_not_said_again(
 
 @pytest.mark.parametrize("fails", ["", "collect", "free_bytes", "write_tensors"])
 def test_what_fails_costs_this_ranks_capture_and_no_more(
-    stepped: Subject, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, fails: str
+    stepped: GuardedOptimizer, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     def out_of_memory(*args: object) -> None:
         raise MemoryError("no room for a digest")
@@ -162,7 +167,7 @@ def test_what_fails_costs_this_ranks_capture_and_no_more(
 
 
 def test_no_collective_is_entered_before_the_slowest_rank_has_written(
-    stepped: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stepped: GuardedOptimizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered: list[float] = []
     monkeypatch.setattr(capturing, "all_done", lambda *args: entered.append(time.monotonic()))

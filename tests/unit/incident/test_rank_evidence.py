@@ -15,7 +15,7 @@ from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Patte
 from megatron_nanguard.sentinel.flags import FP32_MAX
 from megatron_nanguard.settings import Settings
 from tests.unit.factories import bad_parameter
-from tests.unit.incident.conftest import Watched
+from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import ONES, Trainer
 
 NAN, INF = math.nan, math.inf

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.incident import Alarm, Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.incident import Alarm
 from megatron_nanguard.incident.rank_evidence import NOTHING, collect
 from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
 from megatron_nanguard.records.json_form import from_json, to_json
@@ -20,7 +21,7 @@ from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, Scaler
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.flags import FP32_MAX
 from megatron_nanguard.settings import Settings
-from tests.unit.incident.conftest import Watched
+from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import Trainer
 
 Watch = Callable[..., Watched]
@@ -115,5 +116,5 @@ def test_without_a_dynamic_scale_there_is_no_scaler(watch: Watch) -> None:
     assert written_by(watch().run()).scaler is None
 
 
-def written_by(subject: Subject, *flags: Flag) -> Postmortem:
+def written_by(subject: GuardedOptimizer, *flags: Flag) -> Postmortem:
     return write_down(subject, alarm(subject.optimizer, *flags), NOTHING, "run-1", "abort", None)

@@ -28,7 +28,7 @@ from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.sentinel import Flag
 from tests.unit.capture.steps import guarded, run_step
 from tests.unit.conftest import Log
-from tests.unit.incident.conftest import Watched
+from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import ONES, Trainer, trainer
 
 Watch = Callable[..., Watched]
@@ -109,7 +109,9 @@ def test_evidence_that_cannot_be_collected_is_a_fault_of_this_rank_and_the_excha
     watched, setting = watch(), setting_in(tmp_path, [])
     del watched.subject.names
     assert handle(watched, setting) == SKIP
-    assert setting.shield.fault == ("incident, signal: AttributeError: 'Subject' object has no attribute 'names'")
+    assert setting.shield.fault == (
+        "incident, signal: AttributeError: 'GuardedOptimizer' object has no attribute 'names'"
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import megatron_nanguard
 from megatron_nanguard.errors import PostmortemError, ReplayError
-from megatron_nanguard.incident import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.records.capture import CaptureFile, file_name
 from megatron_nanguard.records.json_form import from_json, to_json
 from megatron_nanguard.reloading import ReloadedStep
@@ -36,7 +36,7 @@ def noisy(output: Tensor) -> Any:
     return output.sum() * torch.rand(1), {}
 
 
-def trained(**options: Any) -> tuple[Trainer, Subject]:
+def trained(**options: Any) -> tuple[Trainer, GuardedOptimizer]:
     """Two steps applied, so that weights, moments and scale have moved; a third one run and not applied."""
     made = trainer(**options)
     subject = guarded(made, next(numbers))

@@ -10,7 +10,9 @@ from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedRun
-from megatron_nanguard.incident import Alarm, Setting, Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.ward import PASS, Ward
+from megatron_nanguard.incident import Alarm, Setting
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import deciding
@@ -18,7 +20,6 @@ from megatron_nanguard.policy.scaler import COUNTED_SKIP, Judgement
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag, flag_tensor
 from megatron_nanguard.sentinel.flags import fault_flags
-from megatron_nanguard.stepping.ward import PASS, Ward
 
 
 class Judge:
@@ -60,7 +61,7 @@ class Judge:
             return COUNTED_SKIP
         return self._incident(ward, alarm, voters, in_doubt=judgement is Judgement.CHECK)
 
-    def _judgement(self, subject: Subject, alarm: Alarm) -> Judgement:
+    def _judgement(self, subject: GuardedOptimizer, alarm: Alarm) -> Judgement:
         """The same on every rank: from exchanged flags and counts of them."""
         overflow, loss = alarm.has(Flag.LOCAL) or alarm.has(Flag.REDUCED), alarm.has(Flag.LOSS)
         bad = overflow or loss or alarm.has(Flag.DEAD_STEP)

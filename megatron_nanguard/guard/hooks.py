@@ -11,7 +11,7 @@ from megatron_nanguard.patch_points import POINTS, options
 from megatron_nanguard.patching import Engine, PatchPoint
 
 if TYPE_CHECKING:
-    from megatron_nanguard.guard import Guard
+    from megatron_nanguard.guard.guard import Guard
 
 
 class Hooks(Mapping[str, Any]):
@@ -30,7 +30,7 @@ class Hooks(Mapping[str, Any]):
     def guard(self) -> Guard:
         """The guard of this process."""
         if self._guard is None:
-            from megatron_nanguard.guard import Guard
+            from megatron_nanguard.guard.guard import Guard
 
             self._guard = Guard(self.engine)
         return self._guard

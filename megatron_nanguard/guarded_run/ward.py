@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.guarded_run.drilling import before_reduction
-from megatron_nanguard.incident import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.watching.watcher import Watcher
 
@@ -26,7 +26,7 @@ class Ward:
         verdict: of its last step.
     """
 
-    subject: Subject
+    subject: GuardedOptimizer
     crew: PlantedDrills | None = None
     watcher: Watcher | None = None
     verdict: PolicyOutcome = PASS

@@ -30,7 +30,7 @@ from megatron_nanguard.settings import Settings
 from megatron_nanguard.topology.coordinates import read as read_coordinates
 
 
-class Subject:
+class GuardedOptimizer:
     """State of one optimizer between two decisions.
 
     Args:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatron_nanguard.coordination.voting_ranks import Voters
+from megatron_nanguard.guard.step_decisions import Judge
 from megatron_nanguard.guarded_run import GuardedRun
+from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
+from megatron_nanguard.guarded_run.ward import PASS
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.dispatch import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
@@ -15,9 +18,6 @@ from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import skip
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag
-from megatron_nanguard.stepping.judging import Judge
-from megatron_nanguard.stepping.ward import PASS
-from megatron_nanguard.stepping.wards import Wards
 
 MAX_UNSEEN = 8
 """Decisions in a row without a pass in between; a host that prepares its gradients twice a step stays far below."""
@@ -35,7 +35,7 @@ class Steps:
     def __init__(
         self,
         attempt: GuardedRun,
-        wards: Wards,
+        wards: GuardedOptimizers,
         shield: Shield,
         counts: Counter[str],
         *,

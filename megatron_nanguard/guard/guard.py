@@ -13,13 +13,14 @@ import torch.distributed as dist
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
+from megatron_nanguard.guard.steps import Steps
 from megatron_nanguard.guarded_run import GuardedRun, Options, RunHandshake
 from megatron_nanguard.guarded_run.drilling import UNFIRED_EXIT_CODE
+from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine, Shield
 from megatron_nanguard.policy import abort
-from megatron_nanguard.stepping import Steps, Wards
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -36,7 +37,7 @@ class Guard:
         self.shield = Shield()
         self.options = Options()
         self.counts: Counter[str] = Counter()
-        self.wards: Wards | None = None
+        self.wards: GuardedOptimizers | None = None
         self._steps: Steps | None = None
         self._attempt: GuardedRun | None = None
         self._meetings = 0
@@ -114,7 +115,7 @@ class Guard:
         self._attempt = attempt
         with self.shield("start"):
             attempt.start()
-        self.wards = Wards(attempt, self.shield, self._host_checks)
+        self.wards = GuardedOptimizers(attempt, self.shield, self._host_checks)
         self._steps = Steps(attempt, self.wards, self.shield, self.counts, give_up=self._give_up, leave=self._leave)
 
     # ---------------------------------------------------------------- wires

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard import guard as guard_module
+from megatron_nanguard.guard import guard as guard_module
+from megatron_nanguard.guard import step_decisions
 from megatron_nanguard.guarded_run import guarded_run, run_handshake
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.health import HealthWatch
-from megatron_nanguard.incident import Subject
 from megatron_nanguard.patch_points import POINTS
 from megatron_nanguard.patching import PointState, Target
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.settings import Settings
-from megatron_nanguard.stepping import judging
 from tests.unit.conftest import Log
 from tests.unit.guarded import Install
 from tests.unit.one_rank import ONES, Trainer, trainer
@@ -255,7 +255,7 @@ def test_a_skip_beyond_the_budget_is_an_abort(install: Install, left: list[int])
 def test_a_trainer_that_takes_a_skip_for_fatal_gets_an_abort_instead(
     install: Install, left: list[int], monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
-    monkeypatch.setattr(guard_module.host, "trainer_tolerates_skips", lambda: False)
+    monkeypatch.setattr(guard_module.host_program, "trainer_tolerates_skips", lambda: False)
     install()
     assert "this trainer takes a skipped step for a fatal error: policy abort instead of skip" in log.messages
     made = trainer()
@@ -336,7 +336,7 @@ def test_a_fault_of_ours_switches_the_guard_off_and_megatrons_check_on(
 ) -> None:
     found, made = install(), trainer()
     assert step(made)
-    monkeypatch.setattr(judging, "flag_tensor", lambda *args: 1 / 0)
+    monkeypatch.setattr(step_decisions, "flag_tensor", lambda *args: 1 / 0)
     assert step(made)
     assert not found.guard.active
     assert made.ddp.ddp_config.check_for_nan_in_grad is True
@@ -356,7 +356,7 @@ def test_a_fault_in_names_or_at_the_start_of_a_step_does_not_hurt_training(
         raise RuntimeError("broken")
 
     found = install()
-    monkeypatch.setattr(Subject, where, broken)
+    monkeypatch.setattr(GuardedOptimizer, where, broken)
     made = trainer()
     assert step(made)
     assert not found.guard.active
@@ -370,7 +370,7 @@ def test_a_bad_step_is_not_applied_though_a_part_of_ours_has_failed(
         raise RuntimeError("broken")
 
     found = install()
-    monkeypatch.setattr(Subject, "learn", broken)
+    monkeypatch.setattr(GuardedOptimizer, "learn", broken)
     made = trainer()
     # Megatron's own check stood aside while these gradients went by.
     assert not step(made, nan_in(made))
@@ -454,7 +454,7 @@ def test_after_a_fault_of_ours_no_drill_goes_off_that_nobody_would_catch(
     install(drill="nan@step=*,rank=0,phase=forward,module=first")
     made = trainer(ddp={"check_for_nan_in_grad": False})
     assert not step(made)
-    monkeypatch.setattr(judging, "flag_tensor", lambda *args: 1 / 0)
+    monkeypatch.setattr(step_decisions, "flag_tensor", lambda *args: 1 / 0)
     step(made)
     made.forward_backward()
     made.net.first.weight.data.fill_(1.0)

@@ -13,18 +13,18 @@ from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.capture_size import tell_capture_size
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.ward import Ward
 from megatron_nanguard.health import watch_device
-from megatron_nanguard.incident import Subject
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.stepping.ward import Ward
 from megatron_nanguard.watching.watcher import Watcher
 
 log = logging.getLogger("megatron_nanguard")
 
 
-class Wards:
+class GuardedOptimizers:
     """All wards of one attempt.
 
     Args:
@@ -63,7 +63,7 @@ class Wards:
 
     def _take_on(self, optimizer: Any, chunks: Sequence[Any]) -> Ward:
         electorate = self._attempt.meeting.electorate()
-        ward = Ward(Subject(optimizer, chunks, electorate, self._attempt.settings, self._shield))
+        ward = Ward(GuardedOptimizer(optimizer, chunks, electorate, self._attempt.settings, self._shield))
         self._wards.append(ward)
         self._watch_hardware(ward.subject)
         with self._shield("names"):
@@ -75,14 +75,14 @@ class Wards:
             self._tell_of_capture(ward.subject)
         return ward
 
-    def _watch_hardware(self, subject: Subject) -> None:
+    def _watch_hardware(self, subject: GuardedOptimizer) -> None:
         """Begin with the first optimizer. A device that cannot be watched costs its readings, and nothing else."""
         if self._attempt.health is None:
             with Shield()("first look at the hardware"):
                 rank, device = self._attempt.meeting.rank, subject.torch_device
                 self._attempt.health = watch_device(rank, subject.device, device.index)
 
-    def _write_down(self, subject: Subject) -> None:
+    def _write_down(self, subject: GuardedOptimizer) -> None:
         run = self._attempt.run
         if run is None:
             return
@@ -91,7 +91,7 @@ class Wards:
             run.write_fingerprint(subject.sizes.world, self._host_checks.changes())
             self._tell_of_device(subject)
 
-    def _tell_of_device(self, subject: Subject) -> None:
+    def _tell_of_device(self, subject: GuardedOptimizer) -> None:
         if self._host_checks.changes():
             log.info("Megatron's own NaN checks stand aside; one vote per step takes their place")
         facts = subject.device.facts()
@@ -99,12 +99,12 @@ class Wards:
         if facts.overflow_mode == "saturation":
             log.warning(SATURATION_WARNING)
 
-    def _tell_of_capture(self, subject: Subject) -> None:
+    def _tell_of_capture(self, subject: GuardedOptimizer) -> None:
         if self._attempt.settings.capture == "full":
             size = state_bytes(subject.chunks, subject.names, subject.optimizer)
             tell_capture_size(self._attempt.meeting, len(self._wards), size)
 
-    def _watcher(self, subject: Subject) -> Watcher | None:
+    def _watcher(self, subject: GuardedOptimizer) -> Watcher | None:
         """``--nanguard-watch``; the last rank to find no matching module says so."""
         wanted, meeting = self._attempt.settings, self._attempt.meeting
         if wanted.watch is None:
@@ -123,7 +123,7 @@ class Wards:
             log.warning("--nanguard-watch %r matches no module on any rank; names are global", wanted.watch)
         return watcher
 
-    def _crew(self, subject: Subject) -> PlantedDrills | None:
+    def _crew(self, subject: GuardedOptimizer) -> PlantedDrills | None:
         drilling = self._attempt.drilling
         if drilling is None:
             return None

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from megatron_nanguard.guarded_run import RunHandshake
-from megatron_nanguard.incident import Subject
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.replay import Recorder
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
-from tests.unit.incident.conftest import Watched
+from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import ONES, trainer
 
 Watch = Callable[..., Watched]
@@ -73,7 +73,7 @@ def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log
 
 def test_a_rank_whose_place_is_not_known_is_a_replica(meeting: RunHandshake) -> None:
     made = trainer()
-    subject = Subject(made.optimizer, [made.ddp], meeting.electorate(), Settings(on=True))
+    subject = GuardedOptimizer(made.optimizer, [made.ddp], meeting.electorate(), Settings(on=True))
     assert subject.coordinates.label(subject.sizes) == "tp0pp0dp0"
     assert subject.sizes.world == 1
 
