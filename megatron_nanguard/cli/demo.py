@@ -15,7 +15,7 @@ import click
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.report import print_report
-from megatron_nanguard.report.case import open_case
+from megatron_nanguard.report.opened_incident import open_case
 
 DRILL = "nan@step=3,rank=5,mb=2,phase=backward,module=decoder.layers.3.mlp"
 NUM_RANKS = 8

@@ -18,8 +18,8 @@ from megatron_nanguard.printable import printable_json
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.report import print_report
-from megatron_nanguard.report.case import Case, open_case
 from megatron_nanguard.report.lang import LANGUAGES
+from megatron_nanguard.report.opened_incident import Case, open_case
 
 
 @click.command("report")

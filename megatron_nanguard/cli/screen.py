@@ -78,7 +78,7 @@ def _refuse_unwritable(file: Path | None) -> None:
 
 
 def _tell(result: Screening, json_file: Path | None) -> None:
-    from megatron_nanguard.report.terminal import console_on
+    from megatron_nanguard.report.rendering.terminal import console_on
     from megatron_nanguard.screening.table import show
 
     show(result, console_on(sys.stdout, has_colour=sys.stdout.isatty()))

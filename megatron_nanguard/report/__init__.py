@@ -10,29 +10,29 @@ from collections.abc import Callable
 from typing import TextIO
 
 from megatron_nanguard.printable import spelled_for
-from megatron_nanguard.report import (
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.rendering.text import render
+from megatron_nanguard.report.sections import (
     advice,
-    again,
+    audit,
     causes,
     files,
-    happened,
+    gradient_norms,
     health,
-    layers,
     microbatches,
     next_steps,
     notes,
     origins,
     parameters,
+    propagation,
     ranks,
     replay,
-    spread,
-    state,
+    run_facts,
+    suspect_call,
     verdict,
 )
-from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.case import Case
-from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.text import render
 
 Section = Callable[[Case], Block | None]
 
@@ -41,17 +41,17 @@ SECTIONS: tuple[Section, ...] = (
     causes.describe,
     advice.describe,
     next_steps.describe,
-    again.describe,
+    suspect_call.describe,
     origins.describe,
     ranks.describe,
-    spread.describe,
+    propagation.describe,
     health.describe,
-    state.describe,
-    layers.describe,
+    audit.describe,
+    gradient_norms.describe,
     microbatches.describe,
     replay.describe,
     notes.describe,
-    happened.describe,
+    run_facts.describe,
     files.describe,
     parameters.describe,
 )
@@ -77,6 +77,6 @@ def print_report(case: Case, stream: TextIO, *, has_colour: bool = True, lang: s
         stream.write(spelled_for(render(blocks), stream.encoding))
         return
     # What draws on terminals takes a tenth of a second to import, and a pipe does without.
-    from megatron_nanguard.report.terminal import console_on, show
+    from megatron_nanguard.report.rendering.terminal import console_on, show
 
     show(blocks, console_on(stream, has_colour=has_colour))

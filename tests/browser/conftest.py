@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from megatron_nanguard.report.case import Case
 from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.opened_incident import Case
 from tests.unit.report.html.cases import demo_case
 
 SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.records.incident import Cause, Infected, MergedParameter
-from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.opened_incident import Case
 from tests.browser.conftest import Open
 from tests.unit.diagnosis.factories import NAN, origin
 from tests.unit.report.html.cases import demo_incident, row

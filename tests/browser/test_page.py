@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.opened_incident import Case
 from tests.browser.conftest import Open, Opened
 from tests.unit.report.cases import bundled
 from tests.unit.report.html.cases import demo_case, demo_incident, large_case

@@ -8,10 +8,10 @@ place of the section.
 
 from __future__ import annotations
 
-from megatron_nanguard.report.case import Case
 from megatron_nanguard.report.html.page import render_page
 from megatron_nanguard.report.html.parts import parts_of
 from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.opened_incident import Case
 
 
 def report_html(case: Case, lang: str = "en") -> str:

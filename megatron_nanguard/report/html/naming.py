@@ -11,7 +11,7 @@ from typing import Final
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.report.wording import counted
+from megatron_nanguard.report.formatting import counted
 
 LAYER: Final = re.compile(r"^decoder\.layers\.(?=\d)")
 NAMED: Final = 4

@@ -12,16 +12,16 @@ from markupsafe import Markup
 from megatron_nanguard.postmortem.table import RankState
 from megatron_nanguard.printable import printable
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report.case import Case
-from megatron_nanguard.report.grid import LEGEND
-from megatron_nanguard.report.html.details import rank_details, rank_places
-from megatron_nanguard.report.html.figures import Figure
+from megatron_nanguard.report.html.embedding import content_policy, digest, island
+from megatron_nanguard.report.html.glossary import about
 from megatron_nanguard.report.html.naming import tab_title
 from megatron_nanguard.report.html.parts import Part
+from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.plotting import plotting_library
-from megatron_nanguard.report.html.security import content_policy, digest, island
-from megatron_nanguard.report.html.words import about
+from megatron_nanguard.report.html.rank_details import rank_details, rank_places
 from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.sections.rank_grid import LEGEND
 from megatron_nanguard.version import __version__
 
 HERE: Final = Path(__file__).parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.parameters import COLUMNS, both_of, notes_on, title_of
+from megatron_nanguard.report.sections.parameters import COLUMNS, both_of, notes_on, title_of
 
 
 def parameter_table(incident: Incident) -> Block | None:

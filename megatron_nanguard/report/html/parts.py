@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report import SECTIONS, Section, layers, microbatches, parameters, ranks, spread, verdict
+from megatron_nanguard.report import SECTIONS, Section
 from megatron_nanguard.report.blocks import Block, Tone
-from megatron_nanguard.report.case import Case
-from megatron_nanguard.report.html.figures import Figure
-from megatron_nanguard.report.html.grid import Grid, parallel_grid
-from megatron_nanguard.report.html.heatmap import heat_map
+from megatron_nanguard.report.html.glossary import glossary
 from megatron_nanguard.report.html.parameters import parameter_table
-from megatron_nanguard.report.html.propagation import propagation
-from megatron_nanguard.report.html.replicas import compare_losses, compare_norms
-from megatron_nanguard.report.html.timeline import timeline
-from megatron_nanguard.report.html.words import glossary
+from megatron_nanguard.report.html.pictures.figure import Figure
+from megatron_nanguard.report.html.pictures.norm_heatmap import heat_map
+from megatron_nanguard.report.html.pictures.propagation import propagation_figure
+from megatron_nanguard.report.html.pictures.rank_grid import Grid, parallel_grid
+from megatron_nanguard.report.html.pictures.replicas import compare_losses, compare_norms
+from megatron_nanguard.report.html.pictures.timeline import timeline
 from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.sections import gradient_norms, microbatches, parameters, propagation, ranks, verdict
 
 BREAK: Final = re.compile("[:,\N{FULLWIDTH COLON}\N{FULLWIDTH COMMA}\N{FULLWIDTH LEFT PARENTHESIS}]")
 """Where the short form of a title ends."""
@@ -113,7 +114,7 @@ def _figure(figure: Figure | None, speaker: Speaker) -> Part | None:
 
 
 def _propagation(case: Case, speaker: Speaker) -> Part | None:
-    return _figure(propagation(case.incident, speaker.tell), speaker)
+    return _figure(propagation_figure(case.incident, speaker.tell), speaker)
 
 
 def _timeline(case: Case, speaker: Speaker) -> Part | None:
@@ -134,8 +135,8 @@ def _losses(case: Case, speaker: Speaker) -> Part | None:
 
 PICTURES: Final[dict[Section, tuple[Callable[[Case, Speaker], Part | None], ...]]] = {
     ranks.describe: (_grid,),
-    spread.describe: (_propagation,),
-    layers.describe: (_norms, _replicas),
+    propagation.describe: (_propagation,),
+    gradient_norms.describe: (_norms, _replicas),
     parameters.describe: (_parameters,),
     microbatches.describe: (_timeline, _losses),
 }

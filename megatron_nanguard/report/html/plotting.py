@@ -11,7 +11,7 @@ import base64
 import zlib
 from dataclasses import dataclass
 
-from megatron_nanguard.report.html.security import digest
+from megatron_nanguard.report.html.embedding import digest
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.report import Section, blocks_of
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.case import Case, open_case
-from megatron_nanguard.report.text import render
+from megatron_nanguard.report.opened_incident import Case, open_case
+from megatron_nanguard.report.rendering.text import render
 from tests.unit.factories import SIZES, incident
 
 DIRECTORY = Path("/data/DIR")

@@ -9,7 +9,7 @@ from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.advice import advise
 from megatron_nanguard.records.incident import Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.opened_incident import Case
 from tests.unit.diagnosis.factories import arbitration, evidence, origin
 from tests.unit.factories import REPLICA_0, REPLICA_1, SETS
 from tests.unit.report.cases import DEMO, case, row

@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 
 from megatron_nanguard.records.screening import DeviceCheck, Outlier, Screening
-from megatron_nanguard.report.terminal import console_on
+from megatron_nanguard.report.rendering.terminal import console_on
 from megatron_nanguard.screening.table import show
 from tests.unit.factories import SIZES
 from tests.unit.screening.seen import MATMUL, call, message, rank

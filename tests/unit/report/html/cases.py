@@ -11,7 +11,7 @@ from megatron_nanguard.postmortem.table import RankRow, RankState
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Cause, Incident, Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Microbatch, RankSets
-from megatron_nanguard.report.case import Case
+from megatron_nanguard.report.opened_incident import Case
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import PLACES, SETS, SIZES, incident, place
 

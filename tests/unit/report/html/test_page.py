@@ -11,11 +11,11 @@ import pytest
 
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.report import SECTIONS
-from megatron_nanguard.report.case import Case
 from megatron_nanguard.report.html import report_html
 from megatron_nanguard.report.html.naming import tab_title
 from megatron_nanguard.report.html.parts import parts_of
 from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.opened_incident import Case
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import SETS, incident
 from tests.unit.report.cases import bundled
@@ -83,7 +83,7 @@ def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> N
 
 def test_what_has_no_data_is_left_out() -> None:
     parts = parts_of(Case(incident(), Path("/data/DIR")), Speaker("en", {}))
-    assert [part.name for part in parts] == ["verdict", "ranks", "happened", "files", "words"]
+    assert [part.name for part in parts] == ["verdict", "ranks", "run_facts", "files", "words"]
     assert not any(part.picture for part in parts)
 
 

@@ -14,11 +14,11 @@ from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json_form import from_json, to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.report.case import open_case
 from megatron_nanguard.report.html import report_html
-from megatron_nanguard.report.html.figures import Figure
 from megatron_nanguard.report.html.parts import parts_of
+from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.opened_incident import open_case
 from megatron_nanguard.topology.words import describe
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import SETS, SIZES, demo_postmortem, place

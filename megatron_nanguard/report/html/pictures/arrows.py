@@ -1,0 +1,100 @@
+"""Arrows of the propagation graph, in right angles, so that none lies under the words of a lane.
+
+What first made a lane bad comes from above: right of its source, down, and to the right. Words stand right of the
+downward lines and above the lines to the right. What came to a lane that was bad already goes around on the right side.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.report.html.pictures.propagation_graph import Hop
+
+STUB_PIXELS: Final = 14
+LINES_PIXELS: Final = 42
+"""Room for the downward lines of one column."""
+PITCH_PIXELS: Final = 7
+POINT_PIXELS: Final = 8
+"""Between the point of an arrow and the middle of its node."""
+FIRST_NAME: Final = phrase("made the ranks bad")
+LATER_NAME: Final = phrase("reached ranks that were bad already")
+
+
+class Node(NamedTuple):
+    """Where the mark of a lane stands."""
+
+    x: int
+    y: int
+
+
+def words_shift(hops: Sequence[Hop], nodes: Sequence[Node]) -> dict[int, int]:
+    """How far right of its nodes the words of a column begin, by the place of the column."""
+    down = _downward(hops, nodes)
+    shifts = {node.x: 9 for node in nodes}
+    for source, x in down.items():
+        shifts[nodes[source].x] = max(shifts[nodes[source].x], x - nodes[source].x + 5)
+    return shifts
+
+
+def room_for_later(hops: Sequence[Hop]) -> int:
+    """Pixels on the right side for what goes around."""
+    return PITCH_PIXELS * sum(not hop.is_first for hop in hops)
+
+
+def arrows(hops: Sequence[Hop], nodes: Sequence[Node], right: int) -> Iterator[dict[str, Any]]:
+    """The lines of the two kinds, each as one trace.
+
+    Args:
+        hops: what is to be drawn.
+        nodes: of the lanes.
+        right: where the words of all lanes end.
+    """
+    down = _downward(hops, nodes)
+    first = [_line(nodes, hop, down[hop.source]) for hop in hops if hop.is_first]
+    later = [hop for hop in hops if not hop.is_first]
+    around = [_line(nodes, hop, right + PITCH_PIXELS * place) for place, hop in enumerate(later)]
+    if first:
+        yield _trace(first, FIRST_NAME, {"color": "edge", "width": 1.5})
+    if around:
+        yield _trace(around, LATER_NAME, {"color": "edge", "width": 1.2, "dash": "dash"})
+
+
+def _downward(hops: Sequence[Hop], nodes: Sequence[Node]) -> dict[int, int]:
+    """Where the line of each source goes down, those of one column side by side."""
+    columns: dict[int, list[int]] = defaultdict(list)
+    for source in sorted({hop.source for hop in hops if hop.is_first}):
+        columns[nodes[source].x].append(source)
+    return {
+        source: x + STUB_PIXELS + place * min(PITCH_PIXELS, LINES_PIXELS // len(sources))
+        for x, sources in columns.items()
+        for place, source in enumerate(sources)
+    }
+
+
+def _line(nodes: Sequence[Node], hop: Hop, turn: int) -> tuple[list[int], list[int]]:
+    source, target = nodes[hop.source], nodes[hop.target]
+    return [source.x, turn, turn, target.x], [source.y, source.y, target.y, target.y]
+
+
+def _trace(drawn: Sequence[tuple[list[int], list[int]]], name: Phrase, line: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": [x for xs, _ in drawn for x in (*xs, None)],
+        "y": [y for _, ys in drawn for y in (*ys, None)],
+        "line": {**line, "backoff": [pixels for _ in drawn for pixels in (0, 0, 0, POINT_PIXELS, 0)]},
+        "marker": {
+            "symbol": "arrow",
+            "angleref": "previous",
+            "standoff": [pixels for _ in drawn for pixels in (0, 0, 0, POINT_PIXELS, 0)],
+            "size": [pixels for _ in drawn for pixels in (0, 0, 0, 12, 0)],
+            "color": line["color"],
+            "opacity": 1,
+        },
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }

@@ -1,0 +1,151 @@
+"""Lines over a log or linear scale with a band on top for what no scale has a place for: NaN and Inf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.report.html.pictures.axes import LEVEL, stacked
+from megatron_nanguard.report.html.pictures.figure import label
+from megatron_nanguard.report.html.pictures.ticks import log_ticks, tick_name
+
+DRAWN = 16
+"""Lines that are drawn one by one."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+WITH_BAND: dict[str, dict[str, Any]] = {
+    "yaxis": {"domain": [0, 0.8]},
+    "yaxis2": {"domain": [0.86, 1], "tickvals": [0, 1], "ticktext": ["Inf", "NaN"], "range": [-0.6, 1.6]},
+}
+WITHOUT_BAND: dict[str, dict[str, Any]] = {"yaxis": {"domain": [0, 1]}}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One replica.
+
+    Attributes:
+        name: such as "dp 0".
+        values: one per position on the x axis; None where nothing is known.
+        is_accused: of a replica that was bad before the reduction; drawn thicker, and in any case.
+    """
+
+    name: str
+    values: tuple[float | None, ...]
+    is_accused: bool
+
+    @property
+    def is_finite(self) -> bool:
+        """No NaN and no Inf in it."""
+        return all(value is None or math.isfinite(value) for value in self.values)
+
+
+def traces(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
+    """Draw the series; where they are many, those that stand out, and the range that the others span.
+
+    Args:
+        series: all over the same positions.
+    """
+    drawn = series if len(series) <= DRAWN else [one for one in series if one.is_accused or not one.is_finite][:DRAWN]
+    others = [one for one in series if one not in drawn]
+    lines = [trace for place, one in enumerate(drawn) for trace in _drawn(one, place)]
+    return (*(_range(others) if others else ()), *lines)
+
+
+def layout(
+    series: Sequence[Series], ticks: Sequence[str], what: str, scale: Literal["log", "linear"]
+) -> dict[str, Any]:
+    """Two panels above one x axis; one where there is nothing for the band.
+
+    Args:
+        series: that are drawn.
+        ticks: names of the positions.
+        what: name of the y axis.
+        scale: of the y axis.
+    """
+    step = max(1, len(ticks) // 40)
+    domains = WITHOUT_BAND if all(one.is_finite for one in series) else WITH_BAND
+    return {
+        **domains,
+        "height": 330,
+        "xaxis": {
+            "tickvals": list(range(0, len(ticks), step)),
+            "ticktext": [stacked(label(tick)) for tick in ticks][::step],
+            **LEVEL,
+        },
+        "yaxis": {**domains["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **_ticks(series, scale)},
+        "showlegend": True,
+        "legend": {"orientation": "h", "y": -0.22},
+    }
+
+
+def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> dict[str, Any]:
+    values = [value for one in series for value in one.values if value is not None and 0 < value < math.inf]
+    if scale == "linear" or not values:
+        return {}
+    ticks = log_ticks(min(values), max(values))
+    return {"tickvals": ticks, "ticktext": list(map(tick_name, ticks))}
+
+
+def _drawn(series: Series, place: int) -> list[dict[str, Any]]:
+    # Red says that something was not finite, and nothing else.
+    colour = f"line-{place % 4}" if series.is_finite else "bad"
+    name = label(series.name)
+    positions = list(range(len(series.values)))
+    finite = [value if value is not None and math.isfinite(value) else None for value in series.values]
+    bad = [None if value is None or math.isfinite(value) else int(math.isnan(value)) for value in series.values]
+    shared = {"type": "scatter", "x": positions, "name": name, "legendgroup": name}
+    line = {
+        **shared,
+        "y": finite,
+        "mode": "lines+markers",
+        "line": {"color": colour, "width": 3.5 if series.is_accused else 1.5, "dash": DASHES[place % len(DASHES)]},
+        "marker": {"color": colour, "size": 6, "symbol": place % 8},
+        "hovertemplate": f"{name}: %{{y:.4g}}<extra></extra>",
+    }
+    if series.is_finite:
+        return [line]
+    mark = {
+        **shared,
+        "y": bad,
+        "yaxis": "y2",
+        "mode": "markers",
+        "showlegend": False,
+        "marker": {"color": colour, "size": 10, "symbol": "x"},
+        "hovertemplate": phrase("{name}: not finite<extra></extra>", name=name),
+    }
+    return [line, mark]
+
+
+def _others(number: int, bad: int) -> str:
+    if bad:
+        return phrase("{number} others, {bad} not finite", number=number, bad=bad)
+    return phrase("{number} others, all finite", number=number)
+
+
+def _range(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
+    """The range of what is finite, position by position."""
+    columns = zip(*(one.values for one in series), strict=True)
+    finite = [[value for value in column if value is not None and math.isfinite(value)] for column in columns]
+    lowest, highest = ([edge(column, default=None) for column in finite] for edge in (min, max))
+    bad = sum(not one.is_finite for one in series)
+    shared = {
+        "type": "scatter",
+        "x": list(range(len(finite))),
+        "mode": "lines",
+        "line": {"color": "line-0", "width": 1},
+    }
+    return (
+        {**shared, "y": lowest, "showlegend": False, "hoverinfo": "skip"},
+        {
+            **shared,
+            "y": highest,
+            "name": _others(len(series), bad),
+            "fill": "tonexty",
+            "fillcolor": "shade",
+            "hoverinfo": "skip",
+        },
+    )

@@ -1,0 +1,147 @@
+"""The heat map of gradient norms: one glance tells which pipeline is bad, and from which layer on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from megatron_nanguard.postmortem.table import RankRow
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, phrase
+from megatron_nanguard.report.formatting import and_more, as_sentence, counted, number
+from megatron_nanguard.report.html.pictures.axes import LEVEL, short_names, stacked
+from megatron_nanguard.report.html.pictures.figure import Figure, short
+from megatron_nanguard.report.html.pictures.norm_matrix import Cell, Matrix, norm_matrix
+from megatron_nanguard.report.html.pictures.ticks import log_ticks, tick_name
+from megatron_nanguard.report.sections.gradient_norms import scaled_words
+
+CLICK = phrase("Click a cell to see its rank.")
+READING = phrase(
+    "Norms of the local gradients before the reduction, on a log scale. A row is {what}, a column a layer in forward "
+    "order: {told}."
+)
+NOT_SHOWN = phrase("Not shown: {rows}, {bad} of them not finite.")
+WORDED_LAYERS = 24
+"""Layers up to which a cell has room for its word."""
+
+WORDS = ("NaN", "Inf", "0")
+COLOURS = ("bad", "inf", "zero")
+"""What has no place on a log scale, and the colour of each."""
+
+BANDS = [[edge / len(COLOURS), colour] for index, colour in enumerate(COLOURS) for edge in (index, index + 1)]
+
+
+def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | None) -> Figure | None:
+    """Draw the norms; None where no rank recorded them.
+
+    Args:
+        rows: one per rank.
+        sizes: the parallel layout.
+        loss_scale: factor on the loss, and so on every norm; None without one.
+    """
+    matrix = norm_matrix(rows, sizes)
+    if not matrix.lines:
+        return None
+    return Figure(
+        name="norms",
+        title=phrase("Gradient norms by layer and rank"),
+        caption=joined(FOLLOWED, (*_caption(matrix), *map(as_sentence, scaled_words(loss_scale)), CLICK)),
+        traces=(_finite(matrix), _special(matrix, is_worded=len(matrix.layers) <= WORDED_LAYERS)),
+        layout=_layout(matrix),
+        width=150 + (44 if len(matrix.layers) <= WORDED_LAYERS else 22) * len(matrix.layers),
+    )
+
+
+def _caption(matrix: Matrix) -> Iterator[str]:
+    bad = [line.name for line in matrix.lines if any(_word(cell) in WORDS[:2] for cell in line.cells)]
+    told = phrase("not finite in {lines}", lines=and_more(ALONGSIDE, bad)) if bad else phrase("every norm is finite")
+    what = phrase("a pipeline of ranks")
+    if matrix.is_folded:
+        what = phrase("a replica, with the worst of its ranks in each cell")
+    yield READING.format(what=what, told=told)
+    if matrix.left_out:
+        yield NOT_SHOWN.format(rows=counted(matrix.left_out, "row"), bad=matrix.bad_left_out)
+
+
+def _finite(matrix: Matrix) -> dict[str, Any]:
+    """Finite norms, by their logarithm."""
+    values = [[_logarithm(cell) for cell in line.cells] for line in matrix.lines]
+    return {
+        **_cells(matrix),
+        "z": values,
+        "colorscale": [[0, "low"], [0.5, "middle"], [1, "high"]],
+        "colorbar": {"thickness": 10, "len": 1, "outlinewidth": 0, **_ticks(values)},
+    }
+
+
+def _special(matrix: Matrix, *, is_worded: bool) -> dict[str, Any]:
+    """NaN, Inf and zero, which have colours and words of their own."""
+    words = [[_word(cell) for cell in line.cells] for line in matrix.lines]
+    return {
+        **_cells(matrix),
+        "z": [[WORDS.index(word) if word else None for word in line] for line in words],
+        "zmin": -0.5,
+        "zmax": len(WORDS) - 0.5,
+        "colorscale": BANDS,
+        "showscale": False,
+        "text": words,
+        "texttemplate": "%{text}" if is_worded else "",
+        "textfont": {"color": "on-bad"},
+    }
+
+
+def _cells(matrix: Matrix) -> dict[str, Any]:
+    """What both layers of the map share."""
+    return {
+        "type": "heatmap",
+        "x": list(range(len(matrix.layers))),
+        "y": list(range(len(matrix.lines))),
+        "xgap": 1,
+        "ygap": 1,
+        "hoverongaps": False,
+        "customdata": [[_hover(cell, matrix.layers[x]) for x, cell in enumerate(line.cells)] for line in matrix.lines],
+        "hovertemplate": "rank %{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+    }
+
+
+def _layout(matrix: Matrix) -> dict[str, Any]:
+    names = [short(name, 24) for name in short_names(matrix.layers)]
+    step = max(1, len(names) // 40)
+    return {
+        "height": 110 + max(16, min(34, 900 // len(matrix.lines))) * len(matrix.lines),
+        "xaxis": {
+            "tickvals": list(range(0, len(names), step)),
+            "ticktext": list(map(stacked, names[::step])),
+            **LEVEL,
+            "title": {"text": phrase("layer")},
+        },
+        "yaxis": {
+            "tickvals": list(range(len(matrix.lines))),
+            "ticktext": [line.name for line in matrix.lines],
+            "autorange": "reversed",
+        },
+    }
+
+
+def _ticks(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    """Ticks of the colour bar."""
+    known = [value for line in values for value in line if value is not None]
+    if not known:
+        return {}
+    ticks = log_ticks(10 ** min(known), 10 ** max(known))
+    return {"tickvals": list(map(math.log10, ticks)), "ticktext": list(map(tick_name, ticks))}
+
+
+def _word(cell: Cell | None) -> str:
+    if cell is None or _logarithm(cell) is not None:
+        return ""
+    return "NaN" if math.isnan(cell.norm) else "Inf" if math.isinf(cell.norm) else "0"
+
+
+def _logarithm(cell: Cell | None) -> float | None:
+    return math.log10(cell.norm) if cell and math.isfinite(cell.norm) and cell.norm > 0 else None
+
+
+def _hover(cell: Cell | None, layer: str) -> list[Any]:
+    return [cell.rank, short(layer), phrase("norm {norm}", norm=number(cell.norm))] if cell else []

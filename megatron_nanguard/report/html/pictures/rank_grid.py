@@ -1,0 +1,235 @@
+"""The parallel grid: data-parallel replicas downwards, pipeline stages across, tensor parallel ranks side by side.
+
+Up to a thousand ranks each has a cell. Above that a cell is a stage of a replica, replicas that look alike are one row,
+and the page opens a cell when it is asked to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
+from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.report.formatting import as_sentence
+from megatron_nanguard.report.sections.rank_grid import LEGEND, TONES, legend
+
+NUMBERED_RANKS = 64
+SINGLE_RANKS = 1024
+SHOWN_ROWS = 48
+USE = phrase("Click a cell, or move with the arrow keys and press Enter.")
+FOLDED = phrase("A cell is a stage of the replicas named on its left, in the colour of its worst rank.")
+DOWNWARDS = phrase("data-parallel replicas downwards")
+ACROSS = phrase("pipeline stages across")
+BESIDE = {
+    (True, True): phrase("context- and tensor-parallel ranks side by side"),
+    (True, False): phrase("context-parallel ranks side by side"),
+    (False, True): phrase("tensor-parallel ranks side by side"),
+    (False, False): "",
+}
+"""By whether there are several context-parallel ranks, and several tensor-parallel ones."""
+NARROW_CELLS = 14
+"""Cells in a row up to which there is room for the chosen rank beside the grid; half as many where they are folded."""
+
+Replicas = dict[int, dict[int, list[RankRow]]]
+"""Ranks by replica and stage."""
+
+
+@dataclass(frozen=True)
+class Legend:
+    """One line of the legend.
+
+    Attributes:
+        state: that occurs.
+        symbol: its sign.
+        words: what it means, and how many ranks are in it.
+    """
+
+    state: RankState
+    symbol: str
+    words: str
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One button of the grid.
+
+    Attributes:
+        ranks: it stands for, as runs such as "0-7,16-23".
+        state: the worst of them.
+        symbol: of that state.
+        text: the rank where there is room for it; where ranks are folded, how many are in that state.
+        words: for a screen reader and the tooltip.
+    """
+
+    ranks: str
+    state: RankState
+    symbol: str
+    text: str
+    words: str
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """One replica, or several that look alike.
+
+    Attributes:
+        name: such as "dp 0", or "dp 3-127".
+        stages: the cells of each pipeline stage.
+    """
+
+    name: str
+    stages: tuple[tuple[GridCell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The whole picture.
+
+    Attributes:
+        how: how to read it, in a sentence.
+        stages: names of the columns; empty where there is one stage.
+        rows: from the first replica to the last.
+        legend: the states that occur.
+        notes: what is not in it.
+        is_wide: it needs the width of the page.
+    """
+
+    how: str
+    stages: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+    legend: tuple[Legend, ...]
+    notes: tuple[str, ...]
+    is_wide: bool
+
+
+def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> Grid:
+    """Arrange the ranks.
+
+    Args:
+        table: one row per rank.
+        sizes: the parallel layout.
+    """
+    inside = [row for row in table if _is_inside(row, sizes)]
+    replicas: Replicas = defaultdict(lambda: defaultdict(list))
+    for row in inside:
+        replicas[row.coordinates.dp][row.coordinates.pp].append(row)
+    stages = sorted({row.coordinates.pp for row in inside})
+    is_folded = len(inside) > SINGLE_RANKS
+    if is_folded:
+        rows = list(_folded(replicas, stages))
+        shown = _gravest(rows)
+    else:
+        rows = shown = list(_single(replicas, stages, is_numbered=len(inside) <= NUMBERED_RANKS))
+    return Grid(
+        how=joined(FOLLOWED, (FOLDED if is_folded else _how(sizes), USE)),
+        stages=tuple(f"pp {stage}" for stage in stages) if sizes.pp > 1 else (),
+        rows=tuple(shown),
+        legend=tuple(Legend(state, TONES[state].value, words) for state, words in legend(inside).items()),
+        notes=tuple(_notes([row.rank for row in table if not _is_inside(row, sizes)], len(rows) - len(shown))),
+        is_wide=any(sum(map(len, row.stages)) > (NARROW_CELLS // 2 if is_folded else NARROW_CELLS) for row in shown),
+    )
+
+
+def _is_inside(row: RankRow, sizes: ParallelSizes) -> bool:
+    """Whether a rank takes part in the layout; the trainer may keep some for itself."""
+    return row.coordinates.pp < sizes.pp and row.coordinates.dp < sizes.dp
+
+
+def _how(sizes: ParallelSizes) -> str:
+    ways = (
+        DOWNWARDS if sizes.dp > 1 else "",
+        ACROSS if sizes.pp > 1 else "",
+        BESIDE[sizes.cp > 1, sizes.tp > 1],
+    )
+    told = joined(LISTED, ways)
+    return as_sentence(told) if told else ""
+
+
+def _notes(outside: Sequence[int], left_out: int) -> Iterator[str]:
+    if left_out:
+        yield phrase("{number} more rows of replicas are not shown.", number=left_out)
+    if outside:
+        yield phrase("Ranks without a place in the layout: {ranks}.", ranks=rank_list(outside))
+
+
+def _single(replicas: Replicas, columns: Sequence[int], *, is_numbered: bool) -> Iterator[GridRow]:
+    for replica, stages in sorted(replicas.items()):
+        cells = tuple(
+            tuple(_one(row, is_numbered=is_numbered) for row in sorted(stages[stage], key=_inside_stage))
+            for stage in columns
+        )
+        yield GridRow(f"dp {replica}" if len(replicas) > 1 else "", cells)
+
+
+def _folded(replicas: Replicas, columns: Sequence[int]) -> Iterator[GridRow]:
+    """Replicas in a row that look alike become one; one with an origin always stands alone."""
+    run: list[int] = []
+    look: object = None
+    for replica, stages in sorted(replicas.items()):
+        seen = [_counts(stages[stage]) for stage in columns]
+        has_origin = any(RankState.ORIGIN in counts for counts in seen)
+        if run and (seen != look or has_origin):
+            yield _fold(run, replicas, columns)
+            run = []
+        run.append(replica)
+        look = None if has_origin else seen
+    if run:
+        yield _fold(run, replicas, columns)
+
+
+def _fold(run: Sequence[int], replicas: Replicas, columns: Sequence[int]) -> GridRow:
+    cells = tuple((_many([row for replica in run for row in replicas[replica][stage]]),) for stage in columns)
+    return GridRow(f"dp {run[0]}" if len(run) == 1 else f"dp {run[0]}-{run[-1]}", cells)
+
+
+def _gravest(rows: Sequence[GridRow]) -> list[GridRow]:
+    """As many rows as there is room for, those with the worst cells, in their order."""
+    order = list(RankState)
+    by_gravity = sorted(rows, key=lambda row: min(order.index(cell.state) for stage in row.stages for cell in stage))
+    chosen = by_gravity[:SHOWN_ROWS]
+    return [row for row in rows if row in chosen]
+
+
+def _counts(rows: Sequence[RankRow]) -> dict[RankState, int]:
+    """How many ranks are in each state that occurs, the worst first."""
+    counts = Counter(row.state for row in rows)
+    return {state: counts[state] for state in RankState if counts[state]}
+
+
+def _one(row: RankRow, *, is_numbered: bool) -> GridCell:
+    words = phrase("rank {rank}, {place}: {state}", rank=row.rank, place=row.label, state=LEGEND[row.state])
+    return GridCell(str(row.rank), row.state, TONES[row.state].value, str(row.rank) if is_numbered else "", words)
+
+
+def _many(rows: Sequence[RankRow]) -> GridCell:
+    counts = _counts(rows)
+    worst = next(iter(counts), RankState.MISSING)
+    told = joined(LISTED, (_of_state(count, state) for state, count in counts.items()))
+    ranks = _runs(sorted(row.rank for row in rows))
+    share = str(len(rows)) if len(counts) < 2 else f"{counts[worst]}/{len(rows)}"
+    return GridCell(
+        ranks, worst, TONES[worst].value, share, phrase("{number} ranks: {states}", number=len(rows), states=told)
+    )
+
+
+def _of_state(count: int, state: RankState) -> str:
+    return phrase("{count} {state}", count=count, state=LEGEND[state])
+
+
+def _runs(ranks: Sequence[int]) -> str:
+    """All ranks as runs: "0-7,16-23"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def _inside_stage(row: RankRow) -> tuple[int, int]:
+    return row.coordinates.cp, row.coordinates.tp

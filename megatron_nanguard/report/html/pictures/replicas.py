@@ -1,0 +1,120 @@
+"""Replicas side by side: the same layers, and the same micro-batches, on every data-parallel replica.
+
+All replicas hold the same weights, so a replica that stands out had other data, another device, or a fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
+from megatron_nanguard.report.formatting import and_more, as_sentence
+from megatron_nanguard.report.html.pictures import line_chart
+from megatron_nanguard.report.html.pictures.axes import layers_in_order, short_names
+from megatron_nanguard.report.html.pictures.figure import Figure
+from megatron_nanguard.report.html.pictures.norm_matrix import badness
+from megatron_nanguard.report.sections.gradient_norms import scaled_words
+
+BAD = (RankState.ORIGIN, RankState.BAD_BEFORE)
+NORMS: Final = phrase(
+    "Norms of the local gradients of {where}, one line per data-parallel replica, thick where it was bad before the "
+    "reduction. Replicas hold the same weights: one that stands out had other data or a fault."
+)
+
+
+LOSSES: Final = phrase("The loss of each micro-batch of the step, one line per data-parallel replica.")
+
+
+def compare_norms(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | None) -> Figure | None:
+    """Norms of one stage and tensor parallel rank over all replicas; None where there are not two to compare."""
+    known = [row for row in rows if row.norm_by_layer]
+    if not known:
+        return None
+    accused = _accused(known)
+    peers = [row for row in known if _replica_group(row) == _replica_group(accused)]
+    if len(peers) < 2:
+        return None
+    layers = layers_in_order(peers)
+    series = [
+        line_chart.Series(_name(row), tuple(row.norm_by_layer.get(layer) for layer in layers), row.state in BAD)
+        for row in peers
+    ]
+    where = " ".join(_where(accused, sizes))
+    return Figure(
+        name="replicas",
+        title=phrase("Replica comparison: gradient norms"),
+        caption=joined(
+            FOLLOWED,
+            (NORMS.format(where=where or phrase("the model")), *map(as_sentence, scaled_words(loss_scale))),
+        ),
+        traces=line_chart.traces(series),
+        layout=line_chart.layout(series, short_names(layers), phrase("norm"), "log"),
+        width=160 + 30 * len(layers),
+    )
+
+
+def compare_losses(rows: Sequence[RankRow]) -> Figure | None:
+    """Losses by micro-batch, one line per replica; None where no rank computed one."""
+    losses: dict[int, dict[int, float]] = defaultdict(dict)
+    bad: set[int] = set()
+    for row in rows:
+        replica = losses[row.coordinates.dp]
+        for one in row.microbatches:
+            if one.loss is not None and badness(one.loss) >= badness(replica.get(one.index, one.loss)):
+                replica[one.index] = one.loss
+        if row.state in BAD:
+            bad.add(row.coordinates.dp)
+    indices = sorted({index for replica in losses.values() for index in replica})
+    if not indices:
+        return None
+    series = [
+        line_chart.Series(f"dp {replica}", tuple(seen.get(index) for index in indices), replica in bad)
+        for replica, seen in sorted(losses.items())
+        if seen
+    ]
+    return Figure(
+        name="losses",
+        title=phrase("Losses by micro-batch"),
+        caption=_told_losses(series, indices),
+        traces=line_chart.traces(series),
+        layout=line_chart.layout(series, [str(index) for index in indices], phrase("loss"), "linear"),
+        width=160 + 14 * len(indices),
+    )
+
+
+def _told_losses(series: Sequence[line_chart.Series], indices: Sequence[int]) -> str:
+    bad = [
+        phrase("{replica} in micro-batch {index}", replica=one.name, index=indices[place])
+        for one in series
+        for place, value in enumerate(one.values)
+        if value is not None and badness(value)[0]
+    ]
+    told = phrase("Every loss is finite.")
+    if bad:
+        told = phrase("Not finite: {places}.", places=and_more(LISTED, bad))
+    return joined(FOLLOWED, (LOSSES, told))
+
+
+def _accused(rows: Sequence[RankRow]) -> RankRow:
+    """The rank whose peers are worth a look: the origin, else the first that was bad."""
+    order = list(RankState)
+    return min(rows, key=lambda row: (order.index(row.state), row.rank))
+
+
+def _replica_group(row: RankRow) -> tuple[int, int, int]:
+    place = row.coordinates
+    return place.pp, place.cp, place.tp
+
+
+def _where(row: RankRow, sizes: ParallelSizes) -> list[str]:
+    place = row.coordinates
+    axes = (("pp", place.pp, sizes.pp), ("cp", place.cp, sizes.cp), ("tp", place.tp, sizes.tp))
+    return [f"{axis}{index}" for axis, index, size in axes if size > 1]
+
+
+def _name(row: RankRow) -> str:
+    return f"dp {row.coordinates.dp} (rank {row.rank})"

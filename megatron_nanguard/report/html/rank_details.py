@@ -1,0 +1,76 @@
+"""What the page shows of a rank when its cell is chosen.
+
+Place and state of every rank go into the page; what else is known goes there for the worst ranks alone, so that a page
+of sixteen thousand ranks can still be mailed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
+from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.report.formatting import counted, number, pattern_words
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.sections.rank_grid import LEGEND
+
+DETAILED_RANKS = 256
+SHOWN_LAYERS = 12
+SHOWN_NOTES = 8
+
+Facts = list[tuple[str, str]]
+
+
+def rank_details(case: Case) -> dict[int, Facts]:
+    """Name and value of each fact, for the worst ranks first until there are enough."""
+    order = list(RankState)
+    worst_first = sorted(case.rows, key=lambda row: (order.index(row.state), not row.has_file, row.rank))
+    return {row.rank: [*_facts(row), *_origins(row, case.incident)] for row in worst_first[:DETAILED_RANKS]}
+
+
+def rank_places(table: Sequence[RankRow]) -> list[tuple[int, str, str]]:
+    """Rank, place and state of every rank."""
+    return [(row.rank, row.label, row.state.value) for row in table]
+
+
+def _facts(row: RankRow) -> Iterator[tuple[str, str]]:
+    yield phrase("state"), LEGEND[row.state]
+    yield from ((name, text) for name, text in ((phrase("host"), row.host), (phrase("device"), row.device)) if text)
+    if row.infected and row.infected.from_ranks:
+        yield phrase("infected by"), joined(LISTED, (row.infected.by, row.infected.group))
+        if row.infected.first_used:
+            yield phrase("first used"), row.infected.first_used
+    if row.norm is not None:
+        yield phrase("norm before reduction"), number(row.norm)
+    if row.reduced_norm is not None:
+        yield phrase("norm after reduction"), number(row.reduced_norm)
+    if row.bad_by_layer:
+        yield phrase("bad parameters"), _layers(row)
+    if any(one.loss is not None for one in row.microbatches):
+        yield phrase("losses"), ", ".join(number(one.loss) for one in row.microbatches[:16])
+    yield from ((phrase("note"), note) for note in row.notes[:SHOWN_NOTES])
+    if not row.has_file:
+        yield phrase("file"), phrase("none that could be read")
+
+
+def _origins(row: RankRow, incident: Incident) -> Iterator[tuple[str, str]]:
+    """What began on the rank."""
+    for origin in incident.origin:
+        if row.rank in origin.members:
+            what: str = origin.operator
+            if origin.module:
+                what = phrase("{operator} in {module}", operator=what, module=origin.module)
+            when = place_words(origin.phase, origin.microbatch)
+            yield (
+                phrase("began here"),
+                phrase("{what}, {when}: {pattern}", what=what, when=when, pattern=pattern_words(origin.pattern)),
+            )
+
+
+def _layers(row: RankRow) -> str:
+    layers = list(row.bad_by_layer.items())
+    told = joined(LISTED, (phrase("{count} in {layer}", count=n, layer=layer) for layer, n in layers[:SHOWN_LAYERS]))
+    more = len(layers) - SHOWN_LAYERS
+    return joined(TOGETHER, (told, counted(more, "more layer"))) if more > 0 else told

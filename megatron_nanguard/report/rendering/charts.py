@@ -1,0 +1,116 @@
+"""Grids and bars.
+
+      dp0    dp1                  decoder.layers.2  ######     0.69
+pp0   0x 1x  2~ 3~                decoder.layers.3  #####      0.65  NaN on ranks 4, 5
+pp1   4x 5!  6~ 7~
+! origin   x bad before the reduction   ~ infected by it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+
+from megatron_nanguard.report.blocks import Bar, Grid, Mark, Tone
+from megatron_nanguard.report.rendering.lines import INDENT, Glyphs, Line, Span, pad, paragraph
+
+GAP = "  "
+LONGEST_BAR = 24
+SHORTEST_BAR = 6
+DECADES = 1.0
+"""What the whole length of a bar stands for at least, so that equal numbers look equal."""
+
+Cell = tuple[Mark, ...]
+
+
+def grid_lines(grid: Grid, width: int) -> Iterator[Line]:
+    """Draw a grid; names are dropped where it would be too wide, and what is still too wide continues below."""
+    named = _column_widths(grid, is_named=True)
+    labels = max((cell_len(label) for label, _ in grid.rows), default=0)
+    start = len(INDENT) + labels
+    is_named = start + sum(named) + len(GAP) * len(named) <= width
+    widths = named if is_named else _column_widths(grid, is_named=False)
+    for number, columns in enumerate(_panels(widths, width - start)):
+        if number:
+            yield ()
+        heads = "".join(GAP + pad(grid.columns[column], widths[column]) for column in columns)
+        yield (Span(INDENT + " " * labels + heads, Tone.QUIET),)
+        for label, cells in grid.rows:
+            spans = [Span(INDENT + pad(label, labels), Tone.QUIET)]
+            for column in columns:
+                spans += (Span(GAP), *_cell(cells[column], widths[column], is_named))
+            yield tuple(spans)
+    yield from _legend(grid, width)
+
+
+def bar_lines(bars: Sequence[Bar], width: int, glyphs: Glyphs) -> Iterator[Line]:
+    """Draw numbers as lengths; what there is no number of has none."""
+    labels = max((cell_len(bar.label) for bar in bars), default=0)
+    texts = max((cell_len(bar.text) for bar in bars), default=0)
+    longest = max(SHORTEST_BAR, min(LONGEST_BAR, width - len(INDENT) - labels - texts - 2 * len(GAP)))
+    values = [bar.value for bar in bars if bar.value is not None and bar.value > 0.0]
+    top = math.log10(max(values)) if values else 0.0
+    span = max(DECADES, top - math.log10(min(values))) if values else DECADES
+    for bar in bars:
+        length = _length(bar.value, top, span, longest)
+        drawn = pad(glyphs.bar * length, longest)
+        first = (Span(INDENT + pad(bar.label, labels) + GAP), Span(drawn, bar.tone), Span(GAP))
+        yield from paragraph(bar.text, width, first, bar.tone)
+
+
+def _length(value: float | None, top: float, span: float, longest: int) -> int:
+    if value is None or not value > 0.0:
+        return 0
+    return max(1, round(longest * (1.0 + (math.log10(value) - top) / span)))
+
+
+def _column_widths(grid: Grid, *, is_named: bool) -> list[int]:
+    widths = [cell_len(head) for head in grid.columns]
+    for _, cells in grid.rows:
+        widths = [
+            max(width, sum(cell_len(span.text) for span in _cell(cell, 0, is_named)))
+            for width, cell in zip(widths, cells, strict=True)
+        ]
+    return widths
+
+
+def _cell(cell: Cell, width: int, is_named: bool) -> list[Span]:
+    spans = []
+    for number, mark in enumerate(cell):
+        gap = " " if number and is_named and mark.text else ""
+        spans.append(Span(gap + (mark.text if is_named else "") + mark.tone.value, mark.tone))
+    used = sum(cell_len(span.text) for span in spans)
+    return [*spans, Span(" " * (width - used))]
+
+
+def _panels(widths: Sequence[int], width: int) -> Iterator[list[int]]:
+    """Columns that fit beside each other."""
+    panel: list[int] = []
+    used = 0
+    for column, needed in enumerate(widths):
+        if panel and used + len(GAP) + needed > width:
+            yield panel
+            panel, used = [], 0
+        panel.append(column)
+        used += len(GAP) + needed
+    yield panel
+
+
+def _legend(grid: Grid, width: int) -> Iterator[Line]:
+    spans: list[Span] = []
+    used = 0
+    for tone, words in grid.legend:
+        entry = f"{tone.value} {words}"
+        if used and used + len(GAP) + cell_len(entry) > width:
+            yield tuple(spans)
+            spans, used = [], 0
+        start = GAP if spans else INDENT
+        spans.append(Span(start, Tone.PLAIN))
+        spans.append(Span(entry, tone))
+        used += len(start) + cell_len(entry)
+    if spans:
+        yield tuple(spans)
+    if grid.caption:
+        yield from paragraph(grid.caption, width, tone=Tone.QUIET)

@@ -1,0 +1,68 @@
+"""Rows of cells: aligned where they fit, the last column folded where it must be, else one entry below the other.
+
+parameter                               norm  ranks        decoder.layers.3.mlp.linear_fc1.weight
+decoder.layers.3.mlp.linear_fc1.weight  nan   4, 5    or     norm nan  ranks 4, 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+
+from megatron_nanguard.report.blocks import Tone
+from megatron_nanguard.report.rendering.lines import INDENT, Line, Span, pad, paragraph
+
+GAP = "  "
+NARROWEST = 20
+"""Columns that a folded last column needs to stay readable."""
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
+    """Lay a table out.
+
+    Args:
+        columns: heads; empty for rows whose first cell is a label.
+        rows: cells, all rows equally many.
+        width: columns of the screen.
+    """
+    if not rows:
+        return
+    everything = [tuple(columns), *rows] if columns else list(rows)
+    widths = [max(map(cell_len, column)) for column in zip(*everything, strict=True)]
+    before_last = len(INDENT) + sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    if not columns or before_last + min(widths[-1], max(NARROWEST, _longest_word(rows))) <= width:
+        yield from _aligned(columns, rows, widths, width)
+    else:
+        for row in rows:
+            yield from _stacked(columns, row, width)
+
+
+def _aligned(
+    columns: Sequence[str], rows: Sequence[tuple[str, ...]], widths: Sequence[int], width: int
+) -> Iterator[Line]:
+    if columns:
+        yield (Span(INDENT + GAP.join(map(pad, columns, widths)), Tone.QUIET),)
+    for row in rows:
+        label = Span(INDENT + pad(row[0], widths[0]) + GAP, Tone.PLAIN if columns else Tone.QUIET)
+        middle = Span("".join(pad(*cell) + GAP for cell in zip(row[1:-1], widths[1:-1], strict=True)))
+        yield from paragraph(row[-1], width, (label, middle)) if len(row) > 1 else paragraph(row[0], width)
+
+
+def _stacked(columns: Sequence[str], row: tuple[str, ...], width: int) -> Iterator[Line]:
+    """The first cell on a line of its own, then the others with their heads."""
+    if row[0]:
+        yield from paragraph(row[0], width)
+    named = [f"{head} {cell}" for head, cell in zip(columns[1:], row[1:], strict=True) if cell]
+    line = ""
+    for part in named:
+        if line and cell_len(INDENT * 2 + line + GAP + part) > width:
+            yield from paragraph(line, width, (Span(INDENT * 2),))
+            line = ""
+        line += GAP * bool(line) + part
+    if line:
+        yield from paragraph(line, width, (Span(INDENT * 2),))
+
+
+def _longest_word(rows: Sequence[tuple[str, ...]]) -> int:
+    return max((cell_len(word) for row in rows for word in row[-1].split()), default=0)

@@ -1,0 +1,82 @@
+"""Blocks on a terminal: the layout of the plain text, in colour, as wide as the window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from megatron_nanguard.printable import printable
+from megatron_nanguard.report.blocks import Block, Tone
+from megatron_nanguard.report.rendering import body, command_lines
+from megatron_nanguard.report.rendering.lines import ASCII, UNICODE, Glyphs, Line, fold
+
+WIDEST: Final = 120
+FRAME: Final = 3
+"""Columns that a frame takes, its own blank on the right included."""
+
+STYLES: Final = {
+    Tone.WORST: "bold red",
+    Tone.BAD: "red",
+    Tone.SPREAD: "yellow",
+    Tone.GOOD: "green",
+    Tone.UNKNOWN: "magenta",
+    Tone.QUIET: "dim",
+    Tone.PLAIN: "",
+}
+TITLE: Final = "bold cyan"
+
+
+def show(blocks: Sequence[Block], console: Console) -> None:
+    """Print blocks one under the other.
+
+    Args:
+        blocks: the sections, in order.
+        console: of the window; says how wide it is, and whether it has colours.
+    """
+    glyphs = UNICODE if console.encoding.startswith("utf") else ASCII
+    width = min(console.width, WIDEST)
+    for number, block in enumerate(blocks):
+        if number:
+            console.line()
+        if block.tone is Tone.PLAIN:
+            _open(block, console, width, glyphs)
+        else:
+            _framed(block, console, width, glyphs)
+
+
+def console_on(stream: TextIO, *, has_colour: bool) -> Console:
+    """A console on a stream; NO_COLOR and a dumb terminal are respected by rich itself."""
+    return Console(file=stream, no_color=True if not has_colour else None, highlight=False, markup=False, emoji=False)
+
+
+def _open(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
+    for part in fold(printable(block.title), width):
+        console.print(Text(part, style=TITLE), soft_wrap=True)
+    for line in _lines(block, width, glyphs):
+        console.print(line, soft_wrap=True)
+
+
+def _framed(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
+    """A section that stands out: what is read first."""
+    style = STYLES[block.tone]
+    inside = Text("\n").join(_lines(replace(block, commands=()), width - FRAME, glyphs))
+    title = Text(printable(block.title), style=style)
+    console.print(Panel(inside, title=title, title_align="left", border_style=style, width=width, padding=0))
+    # Outside of the frame, whose sides would be copied with it.
+    for line in command_lines(block):
+        console.print(_styled(line), soft_wrap=True)
+
+
+def _lines(block: Block, width: int, glyphs: Glyphs) -> Iterator[Text]:
+    yield from map(_styled, body(block, width, glyphs))
+
+
+def _styled(line: Line) -> Text:
+    text = Text.assemble(*((span.text, STYLES[span.tone]) for span in line), no_wrap=True)
+    text.rstrip()
+    return text

@@ -1,0 +1,79 @@
+"""What the hardware says of itself: what changed since the start of the run, and one healthy rank beside it.
+
+rank  of      what                                at the start  now  means
+5     device  ECC errors, uncorrected, volatile   0             2    uncorrectable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from megatron_nanguard.diagnosis.health import is_healthy
+from megatron_nanguard.records.health import DeviceHealth
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, phrase
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.report.blocks import Block, Tone
+from megatron_nanguard.report.formatting import MORE, counted
+from megatron_nanguard.report.opened_incident import Case
+
+TITLE: Final = phrase("Hardware, by its own word")
+COLUMNS: Final = (
+    phrase("rank"),
+    phrase("of"),
+    phrase("what"),
+    phrase("at the start"),
+    phrase("now"),
+    phrase("means"),
+)
+SHOWN_CHANGES: Final = 16
+SHOWN_RANKS: Final = 8
+"""Ranks whose states are told: the first, and the healthy peer, which stands last."""
+LOST: Final = phrase("The hardware under {ranks} reports an uncorrectable error since the start of the run.")
+SILENT: Final = phrase("No device that was asked reports a new uncorrectable error, which does not clear it.")
+PEER: Final = phrase("healthy peer")
+
+
+def describe(case: Case) -> Block | None:
+    """Changes first, then the state of each rank that is told of; nothing where no device was asked."""
+    told = case.incident.health
+    changes = [
+        (str(one.rank), change.part, change.what, change.before or "-", change.now, change.severity)
+        for one in told
+        for change in one.differences
+    ]
+    notes = tuple(_notes(case.incident))
+    if not changes and not notes:
+        return None
+    more = len(changes) - SHOWN_CHANGES
+    lost = [one.rank for one in told if one.has_lost_data]
+    was_asked = any(one.readings for one in told)
+    return Block(
+        TITLE,
+        text=(LOST.format(ranks=name_ranks(lost)),) if lost else (SILENT,) if was_asked else (),
+        columns=COLUMNS if changes else (),
+        rows=tuple(changes[:SHOWN_CHANGES]),
+        notes=((MORE.format(more=counted(more, "more change")),) if more > 0 else ()) + notes,
+        tone=Tone.BAD if lost else Tone.PLAIN,
+    )
+
+
+def _notes(incident: Incident) -> Iterator[str]:
+    began = {rank for origin in incident.origin for rank in origin.members}
+    shown = (*incident.health[: SHOWN_RANKS - 1], *incident.health[SHOWN_RANKS - 1 :][-1:])
+    for one in shown:
+        role = PEER if is_healthy(one) and one.rank not in (began or incident.ranks.bad_before) else ""
+        where = joined(LISTED, (phrase("rank {rank}", rank=one.rank), role, one.host, one.device))
+        if states := _states(one):
+            yield phrase("{where}: {states}", where=where, states=states)
+        yield from (phrase("{where}: not told: {problem}", where=where, problem=problem) for problem in one.problems)
+
+
+def _states(health: DeviceHealth) -> str:
+    """The device's states, and its counters above zero, errors from before the run included."""
+    readings = [reading for reading in health.readings if reading.part == "device"]
+    states = [f"{name} {state}" for reading in readings for name, state in reading.states.items()]
+    counters = [f"{name} {count}" for reading in readings for name, count in reading.counters.items() if count]
+    told = phrase("counted: {counters}", counters=", ".join(counters)) if counters else ""
+    return joined(ALONGSIDE, (", ".join(states), told))

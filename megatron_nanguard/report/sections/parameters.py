@@ -1,0 +1,141 @@
+"""Which parameters had bad gradients: one row each, layer by layer, from the loss backwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from megatron_nanguard.records.incident import Incident, MergedParameter
+from megatron_nanguard.records.parameters import depth_of, layer_of
+from megatron_nanguard.records.phrase import LISTED, joined, phrase
+from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.formatting import count, counted, number, pattern_words
+from megatron_nanguard.report.opened_incident import Case
+
+SHOWN_PARAMETERS: Final = 20
+SHOWN_LAYERS: Final = 8
+COLUMNS: Final = (
+    phrase("parameter"),
+    phrase("bad before on ranks"),
+    phrase("bad after on ranks"),
+    phrase("values"),
+    "NaN",
+    "Inf",
+)
+TITLE: Final = phrase("Bad gradients by parameter: {before} before the reduction, {after} after it")
+SUMMED: Final = phrase(
+    "NaN and Inf count elements, summed over the ranks: before the reduction where their values are still known, else "
+    "after it; nearest to the loss first"
+)
+OVERWRITTEN: Final = phrase('"-": the reduction overwrote the values before they could be counted')
+TRUNCATED: Final = phrase("{count} more names are in the files of the ranks only")
+NOWHERE: Final = "-"
+
+
+@dataclass(frozen=True)
+class Both:
+    """One parameter before and after the reduction; at least one of them was bad."""
+
+    before: MergedParameter | None
+    after: MergedParameter | None
+
+    @property
+    def name(self) -> str:
+        """Global name."""
+        return self._any.name
+
+    @property
+    def _any(self) -> MergedParameter:
+        """What is told of the values, where they began."""
+        known = self.before or self.after
+        assert known is not None
+        return known
+
+    def cells(self) -> tuple[str, ...]:
+        """Everything but the name; counted after the reduction where the ranks' own values are gone."""
+        counts = next((one for one in (self.before, self.after) if one and one.nan_count is not None), self._any)
+        return (
+            _ranks(self.before),
+            _ranks(self.after),
+            _values(self._any),
+            count(counts.nan_count),
+            count(counts.inf_count),
+        )
+
+
+def describe(case: Case) -> Block | None:
+    """The first rows, and in how many layers the others are."""
+    incident = case.incident
+    everything = both_of(incident)
+    if not everything:
+        return None
+    rest = everything[SHOWN_PARAMETERS:]
+    more = (phrase("... and {number} more: {layers}", number=len(rest), layers=_by_layer(rest)),) if rest else ()
+    return Block(
+        title_of(incident),
+        columns=COLUMNS,
+        rows=tuple(_rows(everything[:SHOWN_PARAMETERS])),
+        notes=(*more, *notes_on(incident, everything)),
+    )
+
+
+def both_of(incident: Incident) -> list[Both]:
+    """Every parameter that the incident lists, once, in the order of the backward."""
+    before = {one.name: one for one in incident.parameters if one.where == "local"}
+    after = {one.name: one for one in incident.parameters if one.where == "reduced"}
+    listed = [Both(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
+    return sorted(listed, key=lambda both: -depth_of(both.name))
+
+
+def title_of(incident: Incident) -> str:
+    """How many were bad before the reduction, and how many after it."""
+    places = Counter(parameter.where for parameter in incident.parameters)
+    return TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
+
+
+def notes_on(incident: Incident, everything: Sequence[Both]) -> Iterator[str]:
+    """How to read the table, and what is not in it.
+
+    Args:
+        incident: the merged incident.
+        everything: all that it lists, as `both_of` gives it.
+    """
+    yield SUMMED
+    if incident.parameters_truncated:
+        yield TRUNCATED.format(count=incident.parameters_truncated)
+    if any(NOWHERE in both.cells()[-2:] for both in everything):
+        yield OVERWRITTEN
+
+
+def _rows(parameters: Sequence[Both]) -> Iterator[tuple[str, ...]]:
+    """A layer is named once, above its parameters."""
+    previous = None
+    for parameter in parameters:
+        layer = layer_of(parameter.name)
+        if layer != previous:
+            yield (layer, *[""] * (len(COLUMNS) - 1))
+        yield "  " + parameter.name.removeprefix(f"{layer}."), *parameter.cells()
+        previous = layer
+
+
+def _ranks(parameter: MergedParameter | None) -> str:
+    return rank_list(parameter.ranks, parameter.num_ranks) if parameter else NOWHERE
+
+
+def _values(parameter: MergedParameter) -> str:
+    """What was seen; a norm where every element is finite and the norm alone was bad."""
+    words = pattern_words(parameter.pattern)
+    if parameter.pattern != "finite":
+        return words
+    return phrase("{values}, norm {norm}", values=words, norm=number(parameter.norm))
+
+
+def _by_layer(parameters: Sequence[Both]) -> str:
+    """Layers with the number of their parameters: "decoder.layers.1 (12), embedding (2)"."""
+    layers = Counter(layer_of(parameter.name) for parameter in parameters)
+    named = [f"{layer} ({times})" for layer, times in list(layers.items())[:SHOWN_LAYERS]]
+    more = len(layers) - SHOWN_LAYERS
+    return joined(LISTED, [*named, counted(more, "more layer")] if more > 0 else named)

@@ -1,0 +1,64 @@
+"""Which run it was, and the numbers of the step that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.incident import DeviceCount, Incident
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.postmortem import Kind
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.formatting import counted, number
+from megatron_nanguard.report.opened_incident import Case
+
+KINDS: Final = {
+    Kind.GRADIENT_BEFORE_REDUCTION: phrase("in the gradients of a rank, before the data-parallel reduction"),
+    Kind.GRADIENT_AFTER_REDUCTION: phrase("in the reduced gradients, every local one being finite"),
+    Kind.LOSS: phrase("in a loss, every gradient being finite"),
+    Kind.NORM_OVERFLOW: phrase("in the sum of squares, every gradient being finite"),
+    Kind.DEAD_STEP: phrase("in the gradient norm alone, after the step had been applied"),
+}
+
+
+def describe(case: Case) -> Block:
+    """Facts of the run and of the step; what is not known is left out."""
+    incident = case.incident
+    facts = (
+        (phrase("run"), incident.run_id),
+        (phrase("started"), case.fingerprint.started if case.fingerprint else ""),
+        (phrase("step"), str(incident.step)),
+        (phrase("first seen"), KINDS[incident.kind]),
+        (phrase("layout"), _layout(incident.sizes)),
+        *_numbers(incident),
+        *((phrase("device"), _device(device)) for device in incident.devices),
+        (phrase("versions"), ", ".join(f"{name} {version}" for name, version in incident.versions.items())),
+        (phrase("policy"), incident.policy.words),
+    )
+    return Block(phrase("Run and step"), rows=tuple(fact for fact in facts if fact[1]))
+
+
+def _numbers(incident: Incident) -> Iterator[tuple[str, str]]:
+    yield phrase("gradient norm"), _known(incident.grad_norm)
+    yield phrase("clip coefficient"), _known(incident.clip_coefficient)
+    yield phrase("loss scale"), _known(incident.loss_scale)
+
+
+def _known(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _device(device: DeviceCount) -> str:
+    words = f"{device.num_ranks} x {device.name}"
+    if device.overflow_mode == "not_applicable":
+        return words
+    return phrase("{device}, overflow mode {mode}", device=words, mode=device.overflow_mode)
+
+
+def _layout(sizes: ParallelSizes) -> str:
+    """Sizes of the axes that exist: "8 ranks: TP2 PP2 VPP2 DP2"."""
+    axes = {"TP": sizes.tp, "CP": sizes.cp, "EP": sizes.ep, "PP": sizes.pp, "VPP": sizes.vpp, "DP": sizes.dp}
+    named = " ".join(f"{axis}{size}" for axis, size in axes.items() if size > 1)
+    world = counted(sizes.world, "rank")
+    return phrase("{world}: {axes}", world=world, axes=named) if named else world

@@ -1,0 +1,133 @@
+"""Where it began, why, whether the job lives and what to do: the first lines that are read, and often the only ones.
+
+Step 3: rank 5 (tp1pp1dp0, host node7) made the first NaN: log in decoder.layers.3.mlp, backward of micro-batch 2.
+cause  numerics (very likely, 0.95), no other cause fits. Finite inputs leave the domain of a correct operator.
+job    stopped on every rank with exit code 65, before any weight changed
+next   open model.py:7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.records.incident import Incident, Origin
+from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
+from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.report.blocks import Block, Tone
+from megatron_nanguard.report.formatting import UNDECIDED, counted, judged, pattern_words
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.sections.commands import goes_on, screening, telling, without_command
+from megatron_nanguard.report.sections.job import job_words
+
+MADE: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}, {when}{others}.")
+SENTENCES: Final = {
+    OriginKind.OUTSIDE: phrase(
+        "Step {step}: {who} had {what} before the step began: {operator}, met in {when}{others}."
+    ),
+    OriginKind.UNSEEN: phrase(
+        "Step {step}: {who} has the first {what} that is known, and no operator that the tracer sees wrote it: "
+        "{output}{others}."
+    ),
+    OriginKind.NEVER_WRITTEN: phrase(
+        "Step {step}: {who} read memory that nothing had written, and got {what}: {operator}{module}, {when}{others}."
+    ),
+    OriginKind.COMMUNICATION: phrase(
+        "Step {step}: {operator}{module} gave {who} {what} though every member sent finite values: "
+        "{when}{line}{others}."
+    ),
+    OriginKind.SCALER: phrase(
+        "Step {step}: the loss scale was too large, {who} overflowed to {what}: {operator}{module}, {when}{others}."
+    ),
+}
+STOP: Final = phrase("Stop the job first, then:")
+UNKNOWN_ORIGIN: Final = phrase("Where it began is not known: {why}.")
+NOT_RUN: Final = phrase("the step was not run again")
+NOT_BACK: Final = phrase("the fault did not come back when the step was run again")
+NOT_FOUND: Final = phrase("the way back from the bad values led to no beginning")
+OUT_OF_RANGE: Final = phrase("values out of range")
+
+SOLE: Final = phrase("{cause}, no other cause fits.")
+FIRST: Final = phrase("{cause}, ahead of {second}.")
+BETWEEN: Final = phrase("undecided: {first} or {second}")
+ONLY: Final = phrase("undecided: {first}, no other cause fits")
+NOTHING: Final = phrase("undecided: nothing speaks for any cause")
+
+
+def describe(case: Case) -> Block:
+    """One sentence on the origin, or on what is known instead; the likeliest cause, the job, and what to do now."""
+    incident = case.incident
+    if incident.origin:
+        sentence, unknown = _origin(case), ""
+    else:
+        sentence, unknown = incident.summary, UNKNOWN_ORIGIN.format(why=_why_unknown(incident.replay))
+    reproduce, screen = telling(case), screening(case)
+    command = reproduce or screen
+    stop = STOP if command and command == screen and goes_on(incident) else ""
+    return Block(
+        phrase("Verdict"),
+        text=(sentence,),
+        rows=tuple(_conclusions(case)),
+        notes=tuple(filter(None, (unknown, stop))),
+        commands=(command,) if command else (),
+        tone=Tone.WORST,
+    )
+
+
+def _why_unknown(replay: ReplaySummary) -> str:
+    if not replay.done:
+        return replay.why_not or NOT_RUN
+    came_back = any(one.came_back != "no" for one in replay.passes)
+    return NOT_FOUND if came_back else NOT_BACK
+
+
+def _origin(case: Case) -> str:
+    first, more = case.incident.origin[0], len(case.incident.origin) - 1
+    sentence = SENTENCES.get(first.kind, MADE) if first.kind else MADE
+    return sentence.format(
+        step=case.incident.step,
+        who=_who(case, first),
+        what=OUT_OF_RANGE if first.pattern == "finite" else pattern_words(first.pattern),
+        operator=first.operator,
+        output=first.output,
+        module=phrase(" in {module}", module=first.module) if first.module else "",
+        when=place_words(first.phase, first.microbatch),
+        line=phrase(", {line}", line=first.source_line) if first.source_line else "",
+        others=phrase(", and {more} independent of it", more=counted(more, "more origin")) if more else "",
+    )
+
+
+def _who(case: Case, origin: Origin) -> str:
+    if len(origin.ranks) > 1:
+        return name_ranks(origin.ranks)
+    row = case.row(origin.rank)
+    if row and row.host:
+        return phrase("rank {rank} ({coords}, host {host})", rank=origin.rank, coords=origin.coords, host=row.host)
+    return phrase("rank {rank} ({places})", rank=origin.rank, places=origin.coords)
+
+
+def _conclusions(case: Case) -> Iterator[tuple[str, str]]:
+    causes = case.incident.causes
+    if causes:
+        yield phrase("cause"), _cause(case.incident)
+    yield phrase("job"), job_words(case)
+    if following := next((cause.next for cause in causes if cause.next), ""):
+        yield phrase("next"), without_command(following) if telling(case) else following
+
+
+def _cause(incident: Incident) -> str:
+    """The likeliest with its meaning and its runner-up; two candidates where it is undecided."""
+    first, *others = incident.causes
+    if first.cause != UNDECIDED:
+        form = FIRST if others else SOLE
+        second = judged(others[0]) if others else ""
+        return joined(
+            FOLLOWED, (form.format(cause=judged(first), second=second), meaning(first.cause, incident.origin))
+        )
+    form = BETWEEN if len(others) > 1 else ONLY if others else NOTHING
+    words = [*map(judged, others[:2]), "", ""]
+    return form.format(first=words[0], second=words[1])

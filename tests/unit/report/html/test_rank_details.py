@@ -1,0 +1,30 @@
+"""What is shown of a chosen rank."""
+
+from __future__ import annotations
+
+from megatron_nanguard.report.html.rank_details import DETAILED_RANKS, rank_details, rank_places
+from tests.unit.report.html.cases import demo_case, large_case
+
+
+def test_the_origin_tells_what_began_on_it() -> None:
+    assert rank_details(demo_case())[5] == [
+        ("state", "origin"),
+        ("host", "node1"),
+        ("device", "Test CPU"),
+        ("norm before reduction", "NaN"),
+        ("losses", "4.5, 4.625, 4.75, 4.875"),
+        ("began here", "log in decoder.layers.3.mlp, backward of micro-batch 2: NaN"),
+    ]
+
+
+def test_every_rank_has_its_place() -> None:
+    assert rank_places(demo_case().rows)[4] == (4, "tp0pp1dp0", "bad_before")
+
+
+def test_in_a_large_run_the_worst_ranks_have_details() -> None:
+    details = rank_details(large_case())
+
+    assert len(details) == DETAILED_RANKS
+    # 40 ranks were bad before; the first of the infected follow
+    assert {5000, 5007, 904, 0, 215} <= set(details)
+    assert 216 not in details

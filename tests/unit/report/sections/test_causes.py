@@ -1,0 +1,79 @@
+"""Ranked causes with their evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.replay import ReplaySummary, Trial
+from megatron_nanguard.report.blocks import Block, Point, Tone
+from megatron_nanguard.report.sections import causes
+from tests.unit.report.cases import case, described
+
+OUTCOMES: tuple[Trial, ...] = ("not_tried", "bad", "finite")
+MANY = tuple(Cause(name, 0.5, ("a",), ("b",), ("c",), "d") for name in ("data", "numerics", "operator", "framework"))
+
+
+def test_without_causes_there_is_no_section() -> None:
+    assert causes.describe(case()) is None
+
+
+def test_a_cause_is_told_with_everything_for_and_against_it() -> None:
+    assert causes.describe(case(causes=MANY[:1])) == Block(
+        "Causes, most likely first",
+        points=(
+            Point(
+                "data (likely, 0.50)",
+                "1.",
+                below=(
+                    Point(meaning("data"), tone=Tone.QUIET),
+                    Point("a", "+", Tone.GOOD),
+                    Point("b", "-", Tone.BAD),
+                    Point("not tested: c", "?", Tone.UNKNOWN),
+                ),
+            ),
+        ),
+    )
+
+
+def test_the_first_three_are_told_in_full() -> None:
+    block = described(causes.describe, case(causes=(*MANY, replace(MANY[0], cause="hardware_transient"))))
+
+    assert [point.text for point in block.points] == [
+        "data (likely, 0.50)",
+        "numerics (likely, 0.50)",
+        "faulty operator (likely, 0.50)",
+    ]
+    assert block.notes == (
+        "less likely: framework (likely, 0.50); passing hardware fault (likely, 0.50)",
+        "The numbers are scores, each of its cause alone: they need not add up to 1.",
+    )
+
+
+def test_what_is_undecided_is_no_cause_among_others() -> None:
+    undecided = Cause("undecided", 0.7, ("a and b",), (), ("the step again",), "")
+
+    block = described(causes.describe, case(causes=(undecided, *MANY[:2])))
+
+    assert (block.title, block.text) == ("Causes, none of which stands out", (meaning("undecided"),))
+    assert [(point.mark, point.text) for point in block.points] == [
+        ("1.", "data (likely, 0.50)"),
+        ("2.", "numerics (likely, 0.50)"),
+        ("?", "not tested: the step again"),
+    ]
+
+
+def test_a_try_at_a_lower_scale_is_told_with_its_outcome() -> None:
+    told = {
+        outcome: described(
+            causes.describe, case(causes=MANY[:1], replay=ReplaySummary(done=True, lower_scale=outcome))
+        ).notes
+        for outcome in OUTCOMES
+    }
+
+    assert told == {
+        "not_tried": (),
+        "bad": ("Run again at 1/256 of its loss scale the step was bad too: the scale did not overflow.",),
+        "finite": ("Run again at 1/256 of its loss scale the step was finite: the scale overflowed.",),
+    }

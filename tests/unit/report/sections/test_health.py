@@ -1,0 +1,80 @@
+"""The section on the hardware, in whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
+from megatron_nanguard.records.postmortem import RankSets
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.rendering.text import render
+from megatron_nanguard.report.sections.health import describe
+from tests.unit.diagnosis.factories import origin
+from tests.unit.factories import incident
+from tests.unit.hardware import CORRECTED, LOST_DATA, SLOW, health
+
+READING = HealthReading(
+    "nvml", "device", {"ECC errors": 4, "NVLink errors": 0}, {"temperature": "61 C", "clocks limited by": "nothing"}
+)
+
+
+def told_by(rank: int, *changes: HealthDifference) -> DeviceHealth:
+    return health(rank, *changes, readings=(READING,))
+
+
+def text_of(**changes: Any) -> str:
+    changes = {"ranks": RankSets((5,), (0, 1), (2, 3)), "origin": (origin(),), **changes}
+    block = describe(Case(incident(**changes), Path("/run")))
+    return "" if block is None else render([block])
+
+
+def test_changes_then_states_then_what_was_not_told() -> None:
+    told = (
+        told_by(5, LOST_DATA, CORRECTED),
+        told_by(2),
+        health(3, SLOW, readings=(), problems=("npu-smi info -t ecc -i 1: no answer within 3 s",)),
+    )
+    assert text_of(health=told) == (
+        "Hardware, by its own word\n"
+        "  The hardware under rank 5 reports an uncorrectable error since the start of the run.\n"
+        "  rank  of      what                               at the start  now          means\n"
+        "  5     device  ECC errors, uncorrected, volatile  0             2            uncorrectable\n"
+        "  5     device  ECC errors, corrected, volatile    4             9            corrected\n"
+        "  3     device  clocks limited by                  nothing       power brake  throttle\n"
+        "  rank 5, node1, cuda:5, GPU-5: temperature 61 C, clocks limited by nothing; counted: ECC errors 4\n"
+        "  rank 2, healthy peer, node1, cuda:2, GPU-2: temperature 61 C, clocks limited by nothing; "
+        "counted: ECC errors 4\n"
+        "  rank 3, node1, cuda:3, GPU-3: not told: npu-smi info -t ecc -i 1: no answer within 3 s\n"
+    )
+
+
+def test_silence_is_told_and_clears_nobody() -> None:
+    assert text_of(health=(told_by(5),)) == (
+        "Hardware, by its own word\n"
+        "  No device that was asked reports a new uncorrectable error, which does not clear it.\n"
+        "  rank 5, node1, cuda:5, GPU-5: temperature 61 C, clocks limited by nothing; counted: ECC errors 4\n"
+    )
+
+
+def test_a_tool_that_hangs_is_a_line() -> None:
+    told = (health(5, readings=(), problems=("NVML: no answer after 10 s",)),)
+    assert text_of(health=told) == (
+        "Hardware, by its own word\n  rank 5, node1, cuda:5, GPU-5: not told: NVML: no answer after 10 s\n"
+    )
+
+
+def test_many_changes_are_counted() -> None:
+    many = [HealthDifference("device", f"Xid {number}", "0", "1", "info") for number in range(18)]
+    assert "  ... and 2 more changes\n" in text_of(health=(health(5, *many),))
+
+
+def test_of_many_ranks_the_first_and_the_healthy_peer_are_told_of() -> None:
+    told = (told_by(5, LOST_DATA), *(told_by(rank, SLOW) for rank in range(10, 30)), told_by(2))
+    lines = [line for line in text_of(health=told).splitlines() if line.startswith("  rank ") and "cuda" in line]
+    assert [line.split()[1] for line in lines] == ["5,", "10,", "11,", "12,", "13,", "14,", "15,", "2,"]
+
+
+def test_nothing_asked_nothing_said() -> None:
+    assert text_of() == ""
+    assert text_of(health=(health(5, readings=()),)) == ""

@@ -1,0 +1,102 @@
+"""The parallel layout as a picture."""
+
+from __future__ import annotations
+
+from megatron_nanguard.postmortem.table import RankState
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.report.blocks import Grid, Mark, Tone
+from megatron_nanguard.report.sections.rank_grid import parallel_grid
+from tests.unit.factories import SIZES
+from tests.unit.report.cases import demo_rows, row
+
+LARGE = ParallelSizes(world=16384, tp=8, cp=1, ep=1, dp=128, pp=16, expert_tp=8, expert_dp=128)
+
+
+def test_a_small_world_is_shown_rank_by_rank() -> None:
+    assert parallel_grid(demo_rows(), SIZES) == Grid(
+        columns=("dp0", "dp1"),
+        rows=(
+            (
+                "pp0",
+                ((Mark(Tone.BAD, "0"), Mark(Tone.BAD, "1")), (Mark(Tone.SPREAD, "2"), Mark(Tone.SPREAD, "3"))),
+            ),
+            (
+                "pp1",
+                ((Mark(Tone.BAD, "4"), Mark(Tone.WORST, "5")), (Mark(Tone.SPREAD, "6"), Mark(Tone.SPREAD, "7"))),
+            ),
+        ),
+        legend=(
+            (Tone.WORST, "origin (1 rank)"),
+            (Tone.BAD, "also bad before the reduction (3 ranks)"),
+            (Tone.SPREAD, "bad after it only (4 ranks)"),
+        ),
+        caption="in a cell: tensor-parallel ranks",
+    )
+
+
+def test_a_single_rank_has_no_picture() -> None:
+    assert parallel_grid(demo_rows()[:1], SIZES) is None
+    assert parallel_grid((), SIZES) is None
+
+
+def test_sixteen_thousand_ranks_fit_where_replicas_and_stages_look_alike() -> None:
+    # Replica 77 of stages 0 to 7 is bad, its tensor-parallel rank 2 of stage 7 is the origin, the rest is infected.
+    def state(rank: int) -> RankState:
+        tp, dp, pp = rank % 8, rank // 8 % 128, rank // 1024
+        if pp > 7:
+            return RankState.CLEAN
+        if dp != 77:
+            return RankState.INFECTED
+        return RankState.ORIGIN if (tp, pp) == (2, 7) else RankState.BAD_BEFORE
+
+    grid = parallel_grid([row(rank, state(rank), LARGE) for rank in range(16384)], LARGE)
+
+    bad, spread, clean = (Mark(Tone.BAD),) * 8, (Mark(Tone.SPREAD),) * 8, (Mark(Tone.GOOD),) * 8
+    assert grid is not None
+    assert grid.columns == ("dp0-76, 78-127", "dp77")
+    assert grid.rows == (
+        ("pp0-6", (spread, bad)),
+        ("pp7", (spread, (*bad[:2], Mark(Tone.WORST), *bad[3:]))),
+        ("pp8-15", (clean, clean)),
+    )
+
+
+def test_of_many_kinds_of_replicas_the_gravest_are_shown() -> None:
+    sizes = ParallelSizes(world=1280, tp=10, cp=1, ep=1, dp=128, pp=1, expert_tp=10, expert_dp=128)
+    # Every replica has its own pattern of infected ranks: the binary digits of its number, from 1 on.
+    digits = [f"{replica + 1:010b}"[::-1] for replica in range(128)]
+    states = {
+        rank: RankState.INFECTED if digits[rank // 10][rank % 10] == "1" else RankState.CLEAN for rank in range(1280)
+    }
+    states[955] = RankState.ORIGIN
+
+    grid = parallel_grid([row(rank, state, sizes) for rank, state in states.items()], sizes)
+
+    assert grid is not None
+    assert len(grid.columns) == 16
+    assert grid.columns[-1] == "dp95"
+    assert grid.caption == (
+        "in a cell: tensor-parallel ranks; shown: 16 of 128 kinds of replicas, those with the gravest ranks"
+    )
+
+
+def test_context_and_expert_parallel_ranks_are_named() -> None:
+    context = ParallelSizes(world=4, tp=1, cp=2, ep=1, dp=2, pp=1, expert_tp=1, expert_dp=4)
+    experts = ParallelSizes(world=4, tp=1, cp=1, ep=2, dp=4, pp=1, expert_tp=1, expert_dp=2)
+
+    named = [parallel_grid([row(rank, sizes=sizes) for rank in range(4)], sizes) for sizes in (context, experts)]
+
+    assert [grid.columns for grid in named if grid] == [
+        ("dp0 cp0", "dp0 cp1", "dp1 cp0", "dp1 cp1"),
+        ("dp0 ep0", "dp1 ep1", "dp2 ep0", "dp3 ep1"),
+    ]
+
+
+def test_scattered_replicas_that_look_alike_are_counted() -> None:
+    sizes = ParallelSizes(world=100, tp=1, cp=1, ep=1, dp=100, pp=1, expert_tp=1, expert_dp=100)
+    states = [RankState.CLEAN if rank % 3 else RankState.INFECTED for rank in range(100)]
+
+    grid = parallel_grid([row(rank, state, sizes) for rank, state in enumerate(states)], sizes)
+
+    assert grid is not None
+    assert grid.columns == ("34 dp", "66 dp")

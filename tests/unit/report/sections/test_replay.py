@@ -1,0 +1,79 @@
+"""The step again."""
+
+from __future__ import annotations
+
+from dataclasses import replace as but
+
+import pytest
+
+from megatron_nanguard.records.postmortem import RankSets
+from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.sections import replay
+from tests.unit.report.cases import case, described
+
+
+def test_a_replay_that_was_not_done_has_no_section() -> None:
+    assert replay.describe(case(replay=ReplaySummary(why_not="no room"))) is None
+
+
+def test_every_pass_tells_its_result_and_what_it_asks() -> None:
+    summary = ReplaySummary(
+        done=True,
+        exact=True,
+        stages=("plain: 0.34 s", "traced, micro-batch 2: 0.90 s", "loss scale / 256: 0.35 s", "not restored: rng"),
+        passes=(ReplayPass("plain", "yes"), ReplayPass("traced", "partly")),
+        lower_scale="finite",
+    )
+
+    assert replay.describe(case(replay=summary)) == Block(
+        "The step run again",
+        text=("The plain pass was the same as what had happened, bit for bit.",),
+        columns=("pass", "result", "seconds", "what it asks"),
+        rows=(
+            ("plain", "bad again", "0.34", "The same call and nothing else: does the fault come back?"),
+            (
+                "traced, micro-batch 2",
+                "bad on other ranks",
+                "0.90",
+                "Every operator is read along: where does it begin?",
+            ),
+            (
+                "loss scale / 256",
+                "finite",
+                "0.35",
+                "The same step far below its loss scale: is it the scale that overflows?",
+            ),
+        ),
+        notes=("not restored: rng",),
+    )
+
+
+def test_a_marker_pass_finds_its_result() -> None:
+    summary = ReplaySummary(done=True, stages=("marker fill: 0.11 s",), passes=(ReplayPass("marker", "no"),))
+    assert described(replay.describe, case(replay=summary)).rows[0][:2] == ("marker fill", "finite")
+
+
+@pytest.mark.parametrize(
+    ("finite_exact", "words"),
+    [
+        (True, "The plain pass differs in its bits; whatever is finite in both is the same bit for bit."),
+        (False, "The plain pass differs in its bits, also where both are finite."),
+        (None, "The plain pass differs in its bits from what had happened."),
+    ],
+)
+def test_a_replay_that_is_not_exact_says_how_far(finite_exact: bool | None, words: str) -> None:
+    inexact = ReplaySummary(done=True, exact=False, finite_exact=finite_exact)
+    assert described(replay.describe, case(replay=inexact)).text == (words,)
+
+
+def test_what_became_finite_is_told_in_one_sentence() -> None:
+    healed = ReplaySummary(done=True, exact=False, finite_exact=True, passes=(ReplayPass("plain", "no"),))
+    sets = RankSets((1,), (0,), ())
+
+    words = "In the plain pass NaN and Inf of rank 1 became finite; all else is the same bit for bit."
+    assert described(replay.describe, case(replay=healed, ranks=sets)).text == (words,)
+    assert described(replay.describe, case(replay=but(healed, only_losses=(1,)), ranks=sets)).text == (
+        words,
+        "Of rank 1 no gradient was finite before, so that of theirs only the losses were compared.",
+    )

@@ -1,0 +1,50 @@
+"""Run and step."""
+
+from __future__ import annotations
+
+import math
+
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.incident import DeviceCount
+from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.sections import run_facts
+from tests.unit.report.cases import case
+
+
+def test_numbers_that_are_not_known_are_left_out() -> None:
+    assert run_facts.describe(case()) == Block(
+        "Run and step",
+        rows=(
+            ("run", "20260101-120000-ab12"),
+            ("step", "3"),
+            ("first seen", "in the gradients of a rank, before the data-parallel reduction"),
+            ("layout", "8 ranks: TP2 PP2 DP2"),
+            ("policy", "all ranks left with exit code 65 before any weight changed"),
+        ),
+    )
+
+
+def test_virtual_pipelining_is_part_of_the_layout() -> None:
+    chunks = ParallelSizes(8, 1, 1, 1, 2, 4, 1, 2, vpp=2)
+    assert ("layout", "8 ranks: PP4 VPP2 DP2") in run_facts.describe(case(sizes=chunks)).rows
+
+
+def test_numbers_that_are_known_are_given() -> None:
+    one = ParallelSizes(1, 1, 1, 1, 1, 1, 1, 1)
+    known = case(
+        sizes=one,
+        grad_norm=math.inf,
+        clip_coefficient=0.0,
+        loss_scale=65536.0,
+        devices=(DeviceCount("npu", "Test NPU", "saturation", 1),),
+        versions={"torch": "2.14.1", "python": "3.12.1"},
+    )
+
+    assert run_facts.describe(known).rows[3:-1] == (
+        ("layout", "1 rank"),
+        ("gradient norm", "Inf"),
+        ("clip coefficient", "0"),
+        ("loss scale", "65536"),
+        ("device", "1 x Test NPU, overflow mode saturation"),
+        ("versions", "torch 2.14.1, python 3.12.1"),
+    )

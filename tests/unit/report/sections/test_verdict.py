@@ -1,0 +1,153 @@
+"""The first lines: where it began, why, what next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.report.blocks import Block, Tone
+from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.sections import verdict
+from tests.unit.diagnosis.factories import origin
+from tests.unit.factories import incident
+from tests.unit.report.cases import bundled, case, demo_rows, described
+
+NUMERICS = Cause("numerics", 0.95, (), (), (), "the same steps with --lr halved")
+
+
+JOB = (
+    "stopped on every rank with exit code 65, before any weight changed; start again from the last checkpoint before "
+    "step 3"
+)
+
+
+def sentence(**changes: object) -> str:
+    return described(verdict.describe, case(origin=(origin(**changes),))).text[0]
+
+
+def test_the_verdict_names_rank_host_module_cause_and_next_step() -> None:
+    opened = case(rows=demo_rows(), origin=(origin(),), causes=(NUMERICS,))
+
+    assert verdict.describe(opened) == Block(
+        "Verdict",
+        text=(
+            "Step 3: rank 5 (tp1pp1dp0, host node1) made the first NaN: log in decoder.layers.3.mlp, "
+            "backward of micro-batch 2.",
+        ),
+        rows=(
+            ("cause", f"numerics (very likely, 0.95), no other cause fits. {meaning('numerics')}"),
+            ("job", JOB),
+            ("next", "the same steps with --lr halved"),
+        ),
+        tone=Tone.WORST,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            OriginKind.OUTSIDE,
+            "Step 3: rank 5 (tp1pp1dp0) had NaN before the step began: log, met in backward of micro-batch 2.",
+        ),
+        (
+            OriginKind.UNSEEN,
+            "Step 3: rank 5 (tp1pp1dp0) has the first NaN that is known, and no operator that the tracer sees wrote "
+            "it: grad of k.",
+        ),
+        (
+            OriginKind.NEVER_WRITTEN,
+            "Step 3: rank 5 (tp1pp1dp0) read memory that nothing had written, and got NaN: log in "
+            "decoder.layers.3.mlp, backward of micro-batch 2.",
+        ),
+        (
+            OriginKind.COMMUNICATION,
+            "Step 3: log in decoder.layers.3.mlp gave rank 5 (tp1pp1dp0) NaN though every member sent finite values: "
+            "backward of micro-batch 2, model.py:7 in f.",
+        ),
+        (
+            OriginKind.SCALER,
+            "Step 3: the loss scale was too large, rank 5 (tp1pp1dp0) overflowed to NaN: log in "
+            "decoder.layers.3.mlp, backward of micro-batch 2.",
+        ),
+    ],
+)
+def test_every_end_of_the_walk_has_its_sentence(kind: OriginKind, words: str) -> None:
+    assert sentence(kind=kind, output="grad of k") == words
+
+
+def test_an_origin_of_several_ranks_names_them() -> None:
+    said = sentence(kind=OriginKind.COMMUNICATION, operator="allreduce_", output="no. 4", pattern="inf", ranks=(4, 5))
+
+    assert said == (
+        "Step 3: allreduce_ in decoder.layers.3.mlp gave ranks 4, 5 Inf though every member sent finite values: "
+        "backward of micro-batch 2, model.py:7 in f."
+    )
+
+
+def test_further_origins_are_counted() -> None:
+    block = described(verdict.describe, case(origin=(origin(), origin(rank=2), origin(rank=3))))
+
+    assert block.text[0].endswith(", backward of micro-batch 2, and 2 more origins independent of it.")
+
+
+@pytest.mark.parametrize(
+    ("replay", "why"),
+    [
+        (ReplaySummary(why_not="no room"), "no room"),
+        (ReplaySummary(), "the step was not run again"),
+        (
+            ReplaySummary(True, passes=(ReplayPass("plain", "no"),)),
+            "the fault did not come back when the step was run again",
+        ),
+        (
+            ReplaySummary(True, passes=(ReplayPass("plain", "yes"),)),
+            "the way back from the bad values led to no beginning",
+        ),
+    ],
+)
+def test_without_an_origin_the_summary_comes_first_and_the_reason_is_said(replay: ReplaySummary, why: str) -> None:
+    block = described(verdict.describe, case(replay=replay))
+
+    assert block.text == ("Step 3: something was not finite.",)
+    assert block.notes == (f"Where it began is not known: {why}.",)
+    assert block.rows == (("job", JOB),)
+
+
+def test_no_confidence_is_claimed_for_what_is_undecided() -> None:
+    undecided = Cause("undecided", 0.7, (), (), (), "")
+
+    assert described(verdict.describe, case(causes=(undecided, NUMERICS))).rows == (
+        ("cause", "undecided: numerics (very likely, 0.95), no other cause fits"),
+        ("job", JOB),
+        ("next", "the same steps with --lr halved"),
+    )
+
+
+def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> None:
+    operator = Cause("operator", 0.4, (), (), (), "")
+    undecided = Cause("undecided", 0.7, (), (), (), "")
+
+    decided = dict(described(verdict.describe, case(causes=(NUMERICS, operator))).rows)
+    open_still = dict(described(verdict.describe, case(causes=(undecided, NUMERICS, operator))).rows)
+    nothing = dict(described(verdict.describe, case(causes=(undecided,))).rows)
+
+    assert decided["cause"].startswith("numerics (very likely, 0.95), ahead of faulty operator (possible, 0.40). ")
+    assert open_still["cause"] == "undecided: numerics (very likely, 0.95) or faulty operator (possible, 0.40)"
+    assert nothing["cause"] == "undecided: nothing speaks for any cause"
+
+
+def test_the_command_stands_alone_and_whole(tmp_path: Path) -> None:
+    look = replace(NUMERICS, next="open model.py:7; confirm with: python bundle/repro.py")
+
+    block = described(verdict.describe, Case(incident(causes=(look,)), bundled(tmp_path)))
+
+    assert block.commands == (f"python {tmp_path}/bundle/repro.py",)
+    assert block.rows[-1] == ("next", "open model.py:7")
+    assert described(verdict.describe, case(causes=(look,))).commands == ()

@@ -1,0 +1,36 @@
+"""Numbers read alike everywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.report.formatting import count, judged, number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (math.nan, "NaN"), (-math.inf, "-Inf"), (0.0, "0"), (1234567.0, "1.23457e+06"), (10.25, "10.25")],
+)
+def test_number(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_count_of_nothing_is_not_an_unknown_count() -> None:
+    assert (count(0), count(None)) == ("0", "-")
+
+
+@pytest.mark.parametrize(
+    ("code", "confidence", "words"),
+    [
+        ("operator", 0.62, "faulty operator (likely, 0.62)"),
+        ("numerics", 0.8, "numerics (very likely, 0.80)"),
+        ("loss_or_mask", 0.2, "loss or mask (possible, 0.20)"),
+        ("checker_artifact", 0.19, "false alarm (unlikely, 0.19)"),
+        ("undecided", 0.7, "undecided"),
+    ],
+)
+def test_a_cause_has_a_word_for_how_sure_it_is(code: str, confidence: float, words: str) -> None:
+    assert judged(Cause(code, confidence, (), (), (), "")) == words
