@@ -15,7 +15,7 @@ from megatron_nanguard.drill.spec import Drill, Pattern, Phase
 from megatron_nanguard.drill.trigger import Trigger
 from megatron_nanguard.drill.wgrad import WgradDrill
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.megatron_api.heads import head_width
+from megatron_nanguard.megatron_api.model_chunks import head_width
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_nanguard.errors import DrillError, SettingsError
 from megatron_nanguard.guarded_run.drilling import Drilling
-from megatron_nanguard.megatron_api import help_texts
+from megatron_nanguard.megatron_api.host_program import mend_help_texts
 from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
 
 
@@ -29,7 +29,7 @@ class Options:
         parse = parser.parse_known_args
 
         def parse_known_args(*args: Any, **kwargs: Any) -> Any:
-            help_texts.mend(parser)
+            mend_help_texts(parser)
             namespace, rest = parse(*args, **kwargs)
             try:
                 self.settings = _checked(from_namespace(namespace, os.environ))

@@ -15,7 +15,7 @@ from megatron_nanguard.capture.leaves import Batcher
 from megatron_nanguard.capture.state import live_state, split
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.megatron_api.optimizer_numbers import numbers
+from megatron_nanguard.megatron_api.optimizer_state import numbers
 from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
 from megatron_nanguard.replay import RecordedCall
 from megatron_nanguard.replay.digests import named_digests

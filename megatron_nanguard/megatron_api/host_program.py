@@ -1,10 +1,11 @@
-"""The host as a whole: release, arguments, step number, and its own NaN checks."""
+"""The training program we are in: versions, arguments and their help texts, step number, its own NaN checks."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from megatron_nanguard.records.fingerprint import HostChange
 PACKAGES = ("torch", "megatron-core", "megatron-nanguard", "numpy", "torch-npu", "transformer-engine", "apex")
 NAN_CHECKS = (torch.isnan, torch.isinf)
 """What ``validate_result`` is handed as ``rejection_func`` by losses and buckets."""
+
+_PERCENT = re.compile(r"%(%|\(\w+\))?")
 
 
 def core_version() -> str | None:
@@ -67,6 +70,17 @@ def set_log_step(step: int) -> None:
 def save_directory() -> str | None:
     """``--save``; None when nothing is saved."""
     return getattr(arguments(), "save", None)
+
+
+def mend_help_texts(parser: ArgumentParser) -> None:
+    """Double every percent sign that argparse would take for a broken placeholder: it then prints no `--help` at all.
+
+    Source: megatron/core/transformer/transformer_config.py, moe_paged_stash_buffer_size_factor_cuda: "1.10 = 10%)",
+        from 0.19 on the help text of an option
+    """
+    for action in parser._actions:
+        if action.help:
+            action.help = _PERCENT.sub(lambda found: found[0] if found[1] else "%%", action.help)
 
 
 @dataclass

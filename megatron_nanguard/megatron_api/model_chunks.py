@@ -1,11 +1,14 @@
-"""What a model chunk and its modules say of themselves: wrappers, layer numbers, experts."""
+"""What a model chunk and its modules say of themselves: wrappers, layer numbers, experts, attention heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.nn import Module
+
+_HEAD_COUNTS = ("num_attention_heads_per_partition", "num_query_groups_per_partition")
+"""Attributes of an attention module: how many heads of queries, and of keys and values, it has on this rank."""
 
 
 def chunks_of(model: Any) -> list[Any]:
@@ -64,3 +67,22 @@ def local_expert_indices(module: Module) -> Sequence[int] | None:
     """
     indices: Sequence[int] | None = vars(module).get("local_expert_indices")
     return indices
+
+
+def head_width(chunk: Module) -> int | None:
+    """Return how many elements of the last dim belong to one head; None for a model without Megatron's config.
+
+    Source: megatron/core/transformer/transformer_config.py, TransformerConfig.kv_channels
+    """
+    width: int | None = getattr(chunk_attribute(chunk, "config"), "kv_channels", None)
+    return width
+
+
+def attention_heads(chunks: Iterable[Module]) -> frozenset[int]:
+    """Return every number of heads, of queries or of keys, that a module of the chunks has on this rank.
+
+    Source: megatron/core/transformer/attention.py, Attention.num_attention_heads_per_partition
+    """
+    modules = (module for chunk in chunks for module in chunk.modules())
+    counts = (vars(module).get(name) for module in modules for name in _HEAD_COUNTS)
+    return frozenset(count for count in counts if isinstance(count, int) and count > 1)

@@ -1,4 +1,4 @@
-"""What the optimizers keep per parameter: main parameters, or shards of them, and moments."""
+"""What optimizers keep: main parameters or shards of them, moments, and numbers such as step counts and loss scales."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from megatron_nanguard.megatron_api.optimizers import leaves
+from megatron_nanguard.megatron_api.optimizers import leaves, scalers
 
 PAIRS = (
     ("float16_groups", "fp32_from_float16_groups"),
@@ -82,6 +83,31 @@ def put_back(optimizer: Any, kept: Mapping[str, Tensor]) -> None:
                     _put_slot(inner.state[one.main], slot, value, one.main)
 
 
+def numbers(optimizer: Any) -> dict[str, float]:
+    """All of them by name, such as "scaler 0, growth_tracker" or "optimizer 0, group 1, step".
+
+    Source: megatron/core/optimizer/grad_scaler.py; apex and Transformer Engine count steps per group
+    Sync: one host read per loss scaler.
+    """
+    found = {
+        f"scaler {number}, {name}": float(value)
+        for number, scaler in enumerate(scalers(optimizer))
+        for name, value in scaler.state_dict().items()
+    }
+    return found | {name: float(group["step"]) for name, group in _groups(optimizer) if "step" in group}
+
+
+def put_numbers_back(optimizer: Any, kept: Mapping[str, float]) -> None:
+    """Set what `numbers` gave; a scaler or a count that is not among them stays as it is."""
+    for number, scaler in enumerate(scalers(optimizer)):
+        present = {f"scaler {number}, {name}": (name, value) for name, value in scaler.state_dict().items()}
+        if present and present.keys() <= kept.keys():
+            scaler.load_state_dict({name: _like(value, kept[full]) for full, (name, value) in present.items()})
+    for name, group in _groups(optimizer):
+        if name in kept:
+            group["step"] = _like(group.get("step", 0), kept[name])
+
+
 def _put_slot(slots: MutableMapping[str, Any], name: str, value: Tensor, main: Tensor) -> None:
     present = slots.get(name)
     if isinstance(present, Tensor):
@@ -118,3 +144,13 @@ def _model_params(leaf: Any) -> dict[int, Parameter]:
         )
         found |= {id(main): model for model, main in pairs if main is not None}
     return found
+
+
+def _groups(optimizer: Any) -> Iterator[tuple[str, MutableMapping[str, Any]]]:
+    for number, inner in inner_optimizers(optimizer):
+        for place, group in enumerate(inner.param_groups):
+            yield f"optimizer {number}, group {place}, step", group
+
+
+def _like(present: Any, number: float) -> Any:
+    return torch.full_like(present, number) if isinstance(present, Tensor) else type(present)(number)

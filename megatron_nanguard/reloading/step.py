@@ -21,7 +21,7 @@ from megatron_nanguard.device import Device, device_of
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
-from megatron_nanguard.megatron_api.optimizer_numbers import put_numbers_back
+from megatron_nanguard.megatron_api.optimizer_state import put_numbers_back
 from megatron_nanguard.megatron_api.parallel import global_rank
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.postmortem.finding import find_incident

@@ -6,13 +6,14 @@ import enum
 import importlib.metadata
 import platform
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import pytest
 import torch
 
 from megatron_nanguard.megatron_api import host_program
+from megatron_nanguard.megatron_api.host_program import mend_help_texts
 from megatron_nanguard.records.fingerprint import HostChange
 from tests.unit.one_rank import trainer
 
@@ -145,3 +146,15 @@ def test_arguments_are_told_as_text(arguments: Namespace, monkeypatch: pytest.Mo
     }
     monkeypatch.setattr(host_program, "arguments", lambda: None)
     assert host_program.option_values(names) == {}
+
+
+def test_a_lone_percent_sign_no_longer_breaks_the_help() -> None:
+    parser = ArgumentParser(prog="train")
+    parser.add_argument("--factor", default=7, help="headroom (1.10 = 10%), default %(default)s, %%")
+    with pytest.raises(ValueError, match="unsupported format character"):
+        parser.format_help()
+
+    mend_help_texts(parser)
+    mend_help_texts(parser)
+
+    assert "headroom (1.10 = 10%), default 7, %" in parser.format_help()

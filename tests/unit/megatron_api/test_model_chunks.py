@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from torch import nn
 from torch.nn import Linear, Module
 
 from megatron_nanguard.megatron_api.model_chunks import (
+    attention_heads,
     chunk_attribute,
     layer_number,
     local_expert_indices,
@@ -52,3 +54,17 @@ def test_only_a_moe_layer_has_experts() -> None:
     assert local_expert_indices(layer) is None
     layer.local_expert_indices = [4, 5]
     assert local_expert_indices(layer) == [4, 5]
+
+
+def test_queries_and_keys_of_every_chunk_are_counted() -> None:
+    chunks = [nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), nn.Linear(1, 1)]
+    chunks[0][1].num_attention_heads_per_partition = 8
+    chunks[0][1].num_query_groups_per_partition = 2
+    chunks[1].num_attention_heads_per_partition = 4
+    assert attention_heads(chunks) == {8, 2, 4}
+
+
+def test_a_single_head_says_nothing_of_a_dim() -> None:
+    module = nn.Linear(1, 1)
+    module.num_attention_heads_per_partition = 1
+    assert attention_heads([module, nn.Linear(1, 1)]) == frozenset()
