@@ -14,7 +14,7 @@ from typing import NamedTuple
 import many_ranks
 import many_traces
 
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.postmortem import Kind, RankSets

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_nanguard.postmortem.directory import postmortem_name
 from megatron_nanguard.postmortem.limits import fit
+from megatron_nanguard.postmortem.run_directory import postmortem_name
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.json_form import to_json

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from many_ranks import DP, PP, REPLICA, SIZES, TP, place
 
-from megatron_nanguard.postmortem.directory import trace_name
+from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.trace import (

@@ -12,7 +12,7 @@ import click
 
 from megatron_nanguard.cli.run import become
 from megatron_nanguard.errors import NanguardError, ReplayError
-from megatron_nanguard.postmortem.finding import find_incident
+from megatron_nanguard.postmortem.search import find_incident
 
 
 @click.command("reload", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})

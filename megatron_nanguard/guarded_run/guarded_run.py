@@ -19,7 +19,7 @@ from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points import ESSENTIAL
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import KNOWN
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.settings import PREFIX, Settings
 

@@ -14,7 +14,7 @@ from megatron_nanguard.incident.passes import PLAIN_STEPS, Passes
 from megatron_nanguard.incident.setting import Setting
 from megatron_nanguard.incident.signal import Alarm
 from megatron_nanguard.megatron_api import optimizers
-from megatron_nanguard.postmortem.directory import rank_name
+from megatron_nanguard.postmortem.run_directory import rank_name
 from megatron_nanguard.records.replay import Trial
 from megatron_nanguard.replay import DecisionPoint
 from megatron_nanguard.replay.experiments import LOWER_SCALE, lower_scale

@@ -13,12 +13,12 @@ from megatron_nanguard.incident.arbitrating import without_call
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, state_cause
-from megatron_nanguard.postmortem.directory import RunDirectory
-from megatron_nanguard.postmortem.earlier import earlier_incidents
-from megatron_nanguard.postmortem.finding import MERGED_NAME
-from megatron_nanguard.postmortem.merging import Exchanged
+from megatron_nanguard.postmortem.job_history import earlier_incidents
+from megatron_nanguard.postmortem.merging.incident import Exchanged
+from megatron_nanguard.postmortem.merging.sentences import summarize
 from megatron_nanguard.postmortem.reading import merge_directory, read_traces
-from megatron_nanguard.postmortem.summary import summarize
+from megatron_nanguard.postmortem.run_directory import RunDirectory
+from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import RankTrace

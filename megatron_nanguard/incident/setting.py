@@ -12,7 +12,7 @@ from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.incident.passes import Exercise
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.incident import PolicyOutcome
 
 Policy = Callable[[ExchangeOutcome], PolicyOutcome]

@@ -36,7 +36,7 @@ from megatron_nanguard.incident.setting import Policy, Setting
 from megatron_nanguard.incident.signal import Alarm, write_down
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.scaler import COUNTED_SKIP
-from megatron_nanguard.postmortem.directory import trace_name
+from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.replay import ReplaySummary, Trial

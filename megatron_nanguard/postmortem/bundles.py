@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.finding import find_incident
+from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.finding import RANK_FILES, matching
-from megatron_nanguard.postmortem.plausible import check_place, check_sizes
+from megatron_nanguard.postmortem.range_checks import check_place, check_sizes
+from megatron_nanguard.postmortem.search import RANK_FILES, matching
 from megatron_nanguard.records.alike import AlikeReader
 from megatron_nanguard.records.postmortem import Postmortem
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.finding import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching
-from megatron_nanguard.postmortem.merging import Exchanged, merge
-from megatron_nanguard.postmortem.plausible import check_incident
+from megatron_nanguard.postmortem.merging.incident import Exchanged, merge
+from megatron_nanguard.postmortem.range_checks import check_incident
 from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
-from megatron_nanguard.postmortem.table import RankTable
+from megatron_nanguard.postmortem.rank_table import RankTable
+from megatron_nanguard.postmortem.search import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching
 from megatron_nanguard.records.alike import AlikeReader, paused_collection
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json_file import read_record

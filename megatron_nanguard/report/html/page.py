@@ -9,7 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from megatron_nanguard.postmortem.table import RankState
+from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.printable import printable
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.html.embedding import content_policy, digest, island

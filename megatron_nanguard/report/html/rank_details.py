@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
 from megatron_nanguard.records.place_words import place_words

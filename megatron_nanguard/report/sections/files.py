@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.postmortem.finding import MERGED_NAME
+from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.opened_incident import Case

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from megatron_nanguard.postmortem.table import RankRow
+from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.parameters import depth_of
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.report.blocks import Bar, Block, Tone

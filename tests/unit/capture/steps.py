@@ -17,7 +17,7 @@ from megatron_nanguard.guarded_run import RunHandshake
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector, first_gradients
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import Trainer
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from megatron_nanguard.diagnosis.concluding import conclude
-from megatron_nanguard.postmortem.directory import RunDirectory, trace_name
 from megatron_nanguard.postmortem.reading import merge_directory, read_traces
+from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.json_form import to_json

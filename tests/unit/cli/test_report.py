@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.incident import Cause, Incident
 from megatron_nanguard.records.json_form import from_json
 from tests.unit.cli.leaving import leave

@@ -20,7 +20,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident import capturing
 from megatron_nanguard.incident.capturing import Size
 from megatron_nanguard.incident.collecting import Collector
-from megatron_nanguard.postmortem.directory import RunDirectory
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import CaptureFile, file_name
 from megatron_nanguard.records.json_form import from_json

@@ -10,7 +10,7 @@ import pytest
 from megatron_nanguard.incident.arbitrating import CAME_BACK_NOWHERE
 from megatron_nanguard.incident.files import MergedFile, sentence
 from megatron_nanguard.incident.outcome import ExchangeOutcome
-from megatron_nanguard.postmortem.directory import RunDirectory, trace_name
+from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.incident import Cause, Incident, Origin
 from megatron_nanguard.records.json_form import from_json

@@ -18,8 +18,8 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident import Alarm, Setting, stages
 from megatron_nanguard.incident.files import MergedFile
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json_form import from_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from megatron_nanguard.postmortem.arguments import arguments_of_run
-from tests.unit.postmortem.test_earlier import ARGUMENTS, FIRST, attempt
+from tests.unit.postmortem.test_job_history import ARGUMENTS, FIRST, attempt
 
 
 def test_the_arguments_of_the_run_that_an_incident_is_in(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.postmortem.merged_health import LISTED, HealthMerger
-from megatron_nanguard.postmortem.merging import merge
+from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.health import DeviceHealth
 from tests.unit.factories import demo_postmortem, place, postmortem

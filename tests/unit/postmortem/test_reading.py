@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.directory import RunDirectory
 from megatron_nanguard.postmortem.reading import load_incident, merge_directory, read_traces
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.json_form import to_json
 from tests.unit.factories import ABORT, SETS, demo_postmortem, incident, postmortem

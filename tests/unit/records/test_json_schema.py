@@ -9,7 +9,7 @@ import jsonschema
 import orjson
 import pytest
 
-from megatron_nanguard.postmortem.merging import merge
+from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.arbitration import PeerAnswer
 from megatron_nanguard.records.bundle import Argument, RowCut, SavedCall, SavedOutput, SavedTensor, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from megatron_nanguard.postmortem.table import RankRow
+from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.parameters import depth_of
 
 LAYER = re.compile(r"\bdecoder\.layers\.(\d+)\.?")

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import rank_list

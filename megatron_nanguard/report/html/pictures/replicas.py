@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
 from megatron_nanguard.report.formatting import and_more, as_sentence

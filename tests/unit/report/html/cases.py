@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from megatron_nanguard.postmortem.table import RankRow, RankState
+from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Cause, Incident, Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Microbatch, RankSets

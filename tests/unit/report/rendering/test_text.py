@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.postmortem.merging import merge
+from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.report import blocks_of
 from megatron_nanguard.report.blocks import Block, Grid, Mark, Point, Tone
 from megatron_nanguard.report.rendering.text import render

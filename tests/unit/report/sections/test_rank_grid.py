@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.postmortem.table import RankState
+from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.report.blocks import Grid, Mark, Tone
 from megatron_nanguard.report.sections.rank_grid import parallel_grid

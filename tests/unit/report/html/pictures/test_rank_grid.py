@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.postmortem.table import RankState
+from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.report.html.pictures.rank_grid import Grid, parallel_grid
 from tests.unit.factories import SIZES
 from tests.unit.report.html.cases import LARGE, large_case, row

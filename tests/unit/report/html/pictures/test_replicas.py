@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from megatron_nanguard.postmortem.table import RankState
+from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.records.postmortem import Microbatch
 from megatron_nanguard.report.html.pictures.replicas import compare_losses, compare_norms
 from tests.unit.factories import SIZES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from megatron_nanguard.postmortem.merged_parameters import LISTED_PARAMETERS, ParameterMerger
+from megatron_nanguard.postmortem.merging.values import LISTED_PARAMETERS, ParameterMerger
 from megatron_nanguard.records.incident import MergedParameter
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Postmortem, ReducedState
 from tests.unit.factories import SIZES, bad_parameter, postmortem

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.directory import RunDirectory
-from megatron_nanguard.postmortem.table import RankRow, RankState, rank_table
+from megatron_nanguard.postmortem.rank_table import RankRow, RankState, rank_table
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident, Infected
 from megatron_nanguard.records.postmortem import Microbatch, RankSets

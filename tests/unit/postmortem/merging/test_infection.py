@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.postmortem.infection import LISTED_INFECTED, trace_infection
+from megatron_nanguard.postmortem.merging.infection import LISTED_INFECTED, trace_infection
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.incident import Infected
 from megatron_nanguard.records.postmortem import RankSets

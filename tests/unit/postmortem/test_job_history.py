@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.postmortem.directory import RunDirectory
-from megatron_nanguard.postmortem.earlier import earlier_incidents, is_same_job
+from megatron_nanguard.postmortem.job_history import earlier_incidents, is_same_job
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.fingerprint import Fingerprint
 from tests.unit.factories import incident
 

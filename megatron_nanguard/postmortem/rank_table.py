@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from megatron_nanguard.postmortem.plausible import check_sizes
+from megatron_nanguard.postmortem.range_checks import check_sizes
 from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.device import DeviceFacts

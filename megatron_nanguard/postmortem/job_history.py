@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.finding import MERGED_NAME, incidents_in, order_of
+from megatron_nanguard.postmortem.search import MERGED_NAME, incidents_in, order_of
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json_file import read_record

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.finding import find_incident
+from megatron_nanguard.postmortem.search import find_incident
 
 OLD, NEW = "20260101T120000Z-ab12", "20260102T120000Z-cd34"
 NOBODY = 65534

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.postmortem.merging import merge
+from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records.device import RankDevice
 from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import DeviceCount

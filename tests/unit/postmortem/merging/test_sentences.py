@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.postmortem.summary import summarize
+from megatron_nanguard.postmortem.merging.sentences import summarize
 from megatron_nanguard.records.coordinates import RankGroup
 from megatron_nanguard.records.postmortem import Kind, RankSets
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.merging import Exchanged, merge
+from megatron_nanguard.postmortem.merging.incident import Exchanged, merge
 from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.incident import DeviceCount, Incident, Infected, MicrobatchLosses
 from megatron_nanguard.records.phrase import Phrasing, phrase
