@@ -15,7 +15,7 @@ import click
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.report import print_report
-from megatron_nanguard.report.opened_incident import open_case
+from megatron_nanguard.report.opened_incident import open_incident
 
 DRILL = "nan@step=3,rank=5,mb=2,phase=backward,module=decoder.layers.3.mlp"
 NUM_RANKS = 8
@@ -68,7 +68,7 @@ def command(directory: Path) -> int:
         return code or 1
     found = load_incident(came[-1])
     click.echo()
-    print_report(open_case(found.incident, found.directory), sys.stdout)
+    print_report(open_incident(found.incident, found.directory), sys.stdout)
     return 0
 
 

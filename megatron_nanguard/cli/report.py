@@ -19,7 +19,7 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.report import print_report
 from megatron_nanguard.report.lang import LANGUAGES
-from megatron_nanguard.report.opened_incident import Case, open_case
+from megatron_nanguard.report.opened_incident import OpenedIncident, open_incident
 
 
 @click.command("report")
@@ -55,9 +55,9 @@ def command(
     if as_json:
         say(printable_json(to_json(incident).decode()).rstrip("\n"))
     if page is not None:
-        _write(page, _case(incident, found), lang)
+        _write(page, _opened(incident, found), lang)
     elif not as_json:
-        print_report(_case(incident, found), sys.stdout, has_colour=not no_color, lang=lang)
+        print_report(_opened(incident, found), sys.stdout, has_colour=not no_color, lang=lang)
 
 
 def _judge(found: Found) -> Incident:
@@ -66,14 +66,14 @@ def _judge(found: Found) -> Incident:
     return conclude(found.incident, read_traces(found.directory, track), earlier, arguments_of_run(found.directory))
 
 
-def _case(incident: Incident, found: Found) -> Case:
+def _opened(incident: Incident, found: Found) -> OpenedIncident:
     if found.table is None:
-        return open_case(incident, found.directory, track)
-    return Case(incident, found.directory, found.table.rows(incident))
+        return open_incident(incident, found.directory, track)
+    return OpenedIncident(incident, found.directory, found.table.rows(incident))
 
 
-def _write(page: Path, case: Case, lang: str) -> None:
+def _write(page: Path, opened: OpenedIncident, lang: str) -> None:
     from megatron_nanguard.report.html import report_html
 
-    write_page(page, report_html(case, lang))
+    write_page(page, report_html(opened, lang))
     say(f"wrote {page}", err=True)

@@ -1,7 +1,7 @@
 """What is said of an incident: sections in the order they are read.
 
-A section is one file with `describe(case)`, a block or None when it has nothing to say; a renderer lays blocks out and
-knows nothing of incidents.
+A section is one file with `describe(opened)`, which gives a block, or None when it has nothing to say; a renderer lays
+blocks out and knows nothing of incidents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TextIO
 from megatron_nanguard.printable import spelled_for
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rendering.text import render
 from megatron_nanguard.report.sections import (
     advice,
@@ -34,7 +34,7 @@ from megatron_nanguard.report.sections import (
     verdict,
 )
 
-Section = Callable[[Case], Block | None]
+Section = Callable[[OpenedIncident], Block | None]
 
 SECTIONS: tuple[Section, ...] = (
     verdict.describe,
@@ -57,22 +57,22 @@ SECTIONS: tuple[Section, ...] = (
 )
 
 
-def blocks_of(case: Case, lang: str = "en") -> list[Block]:
+def blocks_of(opened: OpenedIncident, lang: str = "en") -> list[Block]:
     """Every section that has something to say, in one of the LANGUAGES."""
-    speaker = Speaker(lang, case.incident.phrases)
-    return [speaker.told(block) for section in SECTIONS if (block := section(case)) is not None]
+    speaker = Speaker(lang, opened.incident.phrases)
+    return [speaker.told(block) for section in SECTIONS if (block := section(opened)) is not None]
 
 
-def print_report(case: Case, stream: TextIO, *, has_colour: bool = True, lang: str = "en") -> None:
+def print_report(opened: OpenedIncident, stream: TextIO, *, has_colour: bool = True, lang: str = "en") -> None:
     """Print one incident: for eyes on a terminal, as plain text into anything else.
 
     Args:
-        case: the incident, with a row per rank.
+        opened: the incident, with a row per rank.
         stream: where to.
         has_colour: colours are wanted; NO_COLOR in the environment is respected all the same.
         lang: one of the LANGUAGES.
     """
-    blocks = blocks_of(case, lang)
+    blocks = blocks_of(opened, lang)
     if not stream.isatty():
         stream.write(spelled_for(render(blocks), stream.encoding))
         return

@@ -15,7 +15,7 @@ from megatron_nanguard.records.json_file import read_record
 
 
 @dataclass(frozen=True)
-class Case:
+class OpenedIncident:
     """One incident, opened for a report.
 
     Attributes:
@@ -47,7 +47,7 @@ class Case:
         return found if found.run_id == self.incident.run_id else None
 
 
-def open_case(incident: Incident, directory: Path, track: Track = untracked) -> Case:
+def open_incident(incident: Incident, directory: Path, track: Track = untracked) -> OpenedIncident:
     """Read what the pictures need from the files of the ranks.
 
     Args:
@@ -57,4 +57,4 @@ def open_case(incident: Incident, directory: Path, track: Track = untracked) -> 
     Raises:
         PostmortemError: the incident's layout is none.
     """
-    return Case(incident, directory, rank_table(incident, directory, track))
+    return OpenedIncident(incident, directory, rank_table(incident, directory, track))

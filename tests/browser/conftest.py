@@ -16,8 +16,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from megatron_nanguard.report.html import report_html
-from megatron_nanguard.report.opened_incident import Case
-from tests.unit.report.html.cases import demo_case
+from megatron_nanguard.report.opened_incident import OpenedIncident
+from tests.unit.report.html.factories import opened_demo
 
 SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
 MISSING = "no chromium on PATH; install it with 'apt-get install --no-install-recommends chromium'"
@@ -52,7 +52,7 @@ class Opened:
 
 
 Open = Callable[..., Opened]
-"""(case, options of a browser context) -> the opened page, its charts drawn."""
+"""(incident, options of a browser context) -> the opened page, its charts drawn."""
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +74,8 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     """Opens incidents; whatever a page complains about or asks for beyond its own file fails the test at its end."""
     all_opened: list[Opened] = []
 
-    def opening(case: Case, **options: Any) -> Opened:
-        all_opened.append(open_in(browser, tmp_path / f"{len(all_opened)}.html", case, **options))
+    def opening(opened: OpenedIncident, **options: Any) -> Opened:
+        all_opened.append(open_in(browser, tmp_path / f"{len(all_opened)}.html", opened, **options))
         return all_opened[-1]
 
     yield opening
@@ -86,14 +86,14 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 @pytest.fixture(scope="session")
 def demo(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """The page of the demo on a light screen, for tests that leave no more behind than a chosen rank."""
-    opened = open_in(browser, tmp_path_factory.mktemp("demo") / "demo.html", demo_case())
+    opened = open_in(browser, tmp_path_factory.mktemp("demo") / "demo.html", opened_demo())
     yield opened
     close(opened)
 
 
-def open_in(browser: Browser, file: Path, case: Case, **options: Any) -> Opened:
+def open_in(browser: Browser, file: Path, opened: OpenedIncident, **options: Any) -> Opened:
     """Write the page of an incident, open it, and wait until its charts are drawn."""
-    file.write_text(report_html(case), encoding="utf-8")
+    file.write_text(report_html(opened), encoding="utf-8")
     page = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}).new_page()
     opened = Opened(page)
     page.on("console", lambda message: opened.complaints.append(message.text) if message.type == "error" else None)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.records.incident import Cause, Infected, MergedParameter
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.browser.conftest import Open
 from tests.unit.diagnosis.factories import NAN, origin
-from tests.unit.report.html.cases import demo_incident, row
+from tests.unit.report.html.factories import demo_incident, row
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -27,7 +27,7 @@ ATTACKS = (
 HOSTILE = " ".join(ATTACKS)
 
 
-def hostile_case() -> Case:
+def hostile_incident() -> OpenedIncident:
     """The demo with an attack in every text that comes from a model, a host or a file."""
     bad: Any = HOSTILE
     incident = demo_incident(
@@ -50,11 +50,11 @@ def hostile_case() -> Case:
     )
     norms = dict.fromkeys(ATTACKS, 1.0)
     rows = [row(rank, host=HOSTILE, device=HOSTILE, notes=ATTACKS, norm_by_layer=norms) for rank in range(8)]
-    return Case(incident, Path(HOSTILE), tuple(rows))
+    return OpenedIncident(incident, Path(HOSTILE), tuple(rows))
 
 
 def test_no_name_runs_or_becomes_markup(open_page: Open) -> None:
-    opened = open_page(hostile_case())
+    opened = open_page(hostile_incident())
     page = opened.page
 
     for cell in page.locator("#rank-grid .cell").all():
@@ -75,7 +75,7 @@ def test_no_name_runs_or_becomes_markup(open_page: Open) -> None:
 
 
 def test_the_policy_stops_what_would_slip_through(open_page: Open) -> None:
-    opened = open_page(hostile_case())
+    opened = open_page(hostile_incident())
     opened.requests = opened.requests[:1]
 
     opened.page.evaluate(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.browser.conftest import Open, Opened
-from tests.unit.report.cases import bundled
-from tests.unit.report.html.cases import demo_case, demo_incident, large_case
+from tests.unit.report.factories import bundled
+from tests.unit.report.html.factories import demo_incident, opened_demo, opened_large_run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -60,8 +60,8 @@ def test_a_click_on_the_heat_map_shows_its_rank(demo: Opened) -> None:
 
 
 def test_a_command_is_copied_whole(open_page: Open, tmp_path: Path) -> None:
-    case = Case(demo_incident(), bundled(tmp_path))
-    page = open_page(case, permissions=["clipboard-read", "clipboard-write"]).page
+    opened = OpenedIncident(demo_incident(), bundled(tmp_path))
+    page = open_page(opened, permissions=["clipboard-read", "clipboard-write"]).page
 
     page.locator("#verdict .command button").click()
 
@@ -93,7 +93,7 @@ def test_the_search_keeps_parameters_that_hold_every_word(demo: Opened) -> None:
 
 
 def test_dark_mode_follows_the_system_and_the_button(open_page: Open, demo: Opened) -> None:
-    opened = open_page(demo_case(), color_scheme="dark")
+    opened = open_page(opened_demo(), color_scheme="dark")
     page = opened.page
     dark, dark_ink = background(page), ink(page)
     opened.keep("dark")
@@ -106,7 +106,7 @@ def test_dark_mode_follows_the_system_and_the_button(open_page: Open, demo: Open
 
 
 def test_the_grid_is_one_tab_stop_with_arrow_keys_inside(open_page: Open) -> None:
-    page = open_page(demo_case()).page
+    page = open_page(opened_demo()).page
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     assert page.locator("#rank-grid .cell[tabindex='0']").count() == 1
@@ -135,13 +135,13 @@ def test_every_control_and_picture_has_a_name(demo: Opened) -> None:
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(open_page: Open) -> None:
-    opened = open_page(demo_case(), viewport={"width": 390, "height": 844}, has_touch=True)
+    opened = open_page(opened_demo(), viewport={"width": 390, "height": 844}, has_touch=True)
     opened.keep("narrow")
     assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_paper_is_light_whatever_the_screen_was(open_page: Open, tmp_path: Path) -> None:
-    page = open_page(demo_case(), color_scheme="dark").page
+    page = open_page(opened_demo(), color_scheme="dark").page
     dark = ink(page)
     page.evaluate("addEventListener('beforeprint', () => setTimeout(() => (window.printed = root.dataset.theme)))")
 
@@ -153,14 +153,14 @@ def test_paper_is_light_whatever_the_screen_was(open_page: Open, tmp_path: Path)
 
 
 def test_what_matters_is_read_without_scripts(open_page: Open) -> None:
-    page = open_page(demo_case(), java_script_enabled=False).page
+    page = open_page(opened_demo(), java_script_enabled=False).page
     expect(page.locator("h1")).to_contain_text("made the first NaN")
     expect(page.locator("#verdict")).to_contain_text("halve --lr")
     expect(page.locator("#rank-grid .cell")).to_have_count(8)
 
 
 def test_sixteen_thousand_ranks_open_cell_by_cell(open_page: Open) -> None:
-    opened = open_page(large_case())
+    opened = open_page(opened_large_run())
     page = opened.page
     chosen = page.locator("#chosen-rank")
     expect(chosen).to_contain_text("8 ranks, the worst first")

@@ -1,6 +1,6 @@
 """The report as one HTML file that opens anywhere: no network, no server, no second file.
 
-    Path("report.html").write_text(report_html(open_case(incident, directory)), encoding="utf-8")
+    Path("report.html").write_text(report_html(open_incident(incident, directory)), encoding="utf-8")
 
 It says what the terminal says, section by section; where a picture tells more than words, the picture stands in the
 place of the section.
@@ -11,15 +11,15 @@ from __future__ import annotations
 from megatron_nanguard.report.html.page import render_page
 from megatron_nanguard.report.html.parts import parts_of
 from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 
-def report_html(case: Case, lang: str = "en") -> str:
+def report_html(opened: OpenedIncident, lang: str = "en") -> str:
     """Write one incident as an HTML page.
 
     Args:
-        case: the incident, with a row per rank.
+        opened: the incident, with a row per rank.
         lang: one of the LANGUAGES.
     """
-    speaker = Speaker(lang, case.incident.phrases)
-    return render_page(case, parts_of(case, speaker), speaker)
+    speaker = Speaker(lang, opened.incident.phrases)
+    return render_page(opened, parts_of(opened, speaker), speaker)

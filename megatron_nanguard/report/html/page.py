@@ -20,7 +20,7 @@ from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.plotting import plotting_library
 from megatron_nanguard.report.html.rank_details import rank_details, rank_places
 from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.rank_grid import LEGEND
 from megatron_nanguard.version import __version__
 
@@ -39,11 +39,11 @@ TOLD: Final = {
 """What the script says of a chosen cell; it puts the values in."""
 
 
-def render_page(case: Case, parts: Sequence[Part], speaker: Speaker) -> str:
+def render_page(opened: OpenedIncident, parts: Sequence[Part], speaker: Speaker) -> str:
     """Lay out the page.
 
     Args:
-        case: the incident.
+        opened: the incident.
         parts: what stands in it, told.
         speaker: tells what the templates say themselves.
     """
@@ -56,16 +56,16 @@ def render_page(case: Case, parts: Sequence[Part], speaker: Speaker) -> str:
         .render(
             lang=speaker.lang,
             version=__version__,
-            title=tab_title(case.incident),
-            about=about(case.incident),
-            run=case.incident.run_id,
-            step=case.incident.step,
+            title=tab_title(opened.incident),
+            about=about(opened.incident),
+            run=opened.incident.run_id,
+            step=opened.incident.step,
             parts=parts,
             policy=content_policy([digest(script)] + ([library.digest] if library else [])),
             style=Markup(_asset("page.css")),
             script=Markup(script),
             library=Markup(library.packed) if library else None,
-            ranks=Markup(island(speaker.told(_ranks(case)))),
+            ranks=Markup(island(speaker.told(_ranks(opened)))),
             figures=Markup(island([_drawn(figure) for figure in figures])),
         )
     )
@@ -93,10 +93,10 @@ def _asset(name: str) -> str:
     return (HERE / "assets" / name).read_text(encoding="utf-8")
 
 
-def _ranks(case: Case) -> dict[str, Any]:
+def _ranks(opened: OpenedIncident) -> dict[str, Any]:
     return {
-        "places": rank_places(case.rows),
-        "facts": {str(rank): facts for rank, facts in rank_details(case).items()},
+        "places": rank_places(opened.rows),
+        "facts": {str(rank): facts for rank, facts in rank_details(opened).items()},
         "words": {state.value: words for state, words in LEGEND.items()},
         "order": [state.value for state in RankState],
         "told": TOLD,

@@ -19,7 +19,7 @@ from megatron_nanguard.report.html.pictures.rank_grid import Grid, parallel_grid
 from megatron_nanguard.report.html.pictures.replicas import compare_losses, compare_norms
 from megatron_nanguard.report.html.pictures.timeline import timeline
 from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import gradient_norms, microbatches, parameters, propagation, ranks, verdict
 
 BREAK: Final = re.compile("[:,\N{FULLWIDTH COLON}\N{FULLWIDTH COMMA}\N{FULLWIDTH LEFT PARENTHESIS}]")
@@ -52,24 +52,24 @@ class Part:
         return self.block.tone if self.block else Tone.PLAIN
 
 
-def parts_of(case: Case, speaker: Speaker) -> tuple[Part, ...]:
+def parts_of(opened: OpenedIncident, speaker: Speaker) -> tuple[Part, ...]:
     """Everything that there is something to say of, and what the words mean; what has no data is left out.
 
     Args:
-        case: the incident.
+        opened: the incident.
         speaker: tells it in the language of the page.
     """
     words = speaker.told(glossary())
     return (
-        *(part for section in SECTIONS for part in _parts(section, case, speaker)),
+        *(part for section in SECTIONS for part in _parts(section, opened, speaker)),
         Part("fold", "words", words.title, words.title, None, words),
     )
 
 
-def _parts(section: Section, case: Case, speaker: Speaker) -> Iterator[Part]:
+def _parts(section: Section, opened: OpenedIncident, speaker: Speaker) -> Iterator[Part]:
     """The pictures of a section, the first one with its words; the words alone where nothing can be drawn."""
-    words = speaker.told(section(case))
-    pictures = [part for draw in PICTURES.get(section, ()) if (part := draw(case, speaker))]
+    words = speaker.told(section(opened))
+    pictures = [part for draw in PICTURES.get(section, ()) if (part := draw(opened, speaker))]
     if pictures:
         yield replace(pictures[0], block=words)
         yield from pictures[1:]
@@ -90,16 +90,16 @@ def _heading(title: str) -> str:
     return BREAK.split(title)[0]
 
 
-def _grid(case: Case, speaker: Speaker) -> Part | None:
-    if not case.rows:
+def _grid(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    if not opened.rows:
         return None
-    grid = parallel_grid(case.rows, case.incident.sizes)
+    grid = parallel_grid(opened.rows, opened.incident.sizes)
     heading, title = phrase("Ranks"), phrase("Ranks in their parallel layout")
     return speaker.told(Part("grid", "ranks", heading, title, grid, None))
 
 
-def _parameters(case: Case, speaker: Speaker) -> Part | None:
-    table = parameter_table(case.incident)
+def _parameters(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    table = parameter_table(opened.incident)
     if table is None:
         return None
     return speaker.told(Part("parameters", "parameters", phrase("Parameters"), table.title, table, None))
@@ -113,27 +113,27 @@ def _figure(figure: Figure | None, speaker: Speaker) -> Part | None:
     return Part("figure", figure.name, figure.title, figure.title, figure, None)
 
 
-def _propagation(case: Case, speaker: Speaker) -> Part | None:
-    return _figure(propagation_figure(case.incident, speaker.tell), speaker)
+def _propagation(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    return _figure(propagation_figure(opened.incident, speaker.tell), speaker)
 
 
-def _timeline(case: Case, speaker: Speaker) -> Part | None:
-    return _figure(timeline(case.incident, speaker.tell), speaker)
+def _timeline(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    return _figure(timeline(opened.incident, speaker.tell), speaker)
 
 
-def _norms(case: Case, speaker: Speaker) -> Part | None:
-    return _figure(heat_map(case.rows, case.incident.sizes, case.incident.loss_scale), speaker)
+def _norms(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    return _figure(heat_map(opened.rows, opened.incident.sizes, opened.incident.loss_scale), speaker)
 
 
-def _replicas(case: Case, speaker: Speaker) -> Part | None:
-    return _figure(compare_norms(case.rows, case.incident.sizes, case.incident.loss_scale), speaker)
+def _replicas(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    return _figure(compare_norms(opened.rows, opened.incident.sizes, opened.incident.loss_scale), speaker)
 
 
-def _losses(case: Case, speaker: Speaker) -> Part | None:
-    return _figure(compare_losses(case.rows), speaker)
+def _losses(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+    return _figure(compare_losses(opened.rows), speaker)
 
 
-PICTURES: Final[dict[Section, tuple[Callable[[Case, Speaker], Part | None], ...]]] = {
+PICTURES: Final[dict[Section, tuple[Callable[[OpenedIncident, Speaker], Part | None], ...]]] = {
     ranks.describe: (_grid,),
     propagation.describe: (_propagation,),
     gradient_norms.describe: (_norms, _replicas),

@@ -13,7 +13,7 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
 from megatron_nanguard.records.place_words import place_words
 from megatron_nanguard.report.formatting import counted, number, pattern_words
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.rank_grid import LEGEND
 
 DETAILED_RANKS = 256
@@ -23,11 +23,11 @@ SHOWN_NOTES = 8
 Facts = list[tuple[str, str]]
 
 
-def rank_details(case: Case) -> dict[int, Facts]:
+def rank_details(opened: OpenedIncident) -> dict[int, Facts]:
     """Name and value of each fact, for the worst ranks first until there are enough."""
     order = list(RankState)
-    worst_first = sorted(case.rows, key=lambda row: (order.index(row.state), not row.has_file, row.rank))
-    return {row.rank: [*_facts(row), *_origins(row, case.incident)] for row in worst_first[:DETAILED_RANKS]}
+    worst_first = sorted(opened.rows, key=lambda row: (order.index(row.state), not row.has_file, row.rank))
+    return {row.rank: [*_facts(row), *_origins(row, opened.incident)] for row in worst_first[:DETAILED_RANKS]}
 
 
 def rank_places(table: Sequence[RankRow]) -> list[tuple[int, str, str]]:

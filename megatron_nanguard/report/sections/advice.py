@@ -5,12 +5,12 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis.advice import texts
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.blocks import Block, Point
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """Three lines per pattern; one that this version has no text for is named only."""
-    points = tuple(map(_point, case.incident.advice))
+    points = tuple(map(_point, opened.incident.advice))
     return Block(phrase("What helps"), points=points) if points else None
 
 

@@ -6,15 +6,15 @@ from typing import Final
 
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_FINDINGS: Final = 12
 COLUMNS: Final = (phrase("what"), phrase("name"), phrase("seen"), phrase("rank"), phrase("note"))
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """The findings of the audit; nothing where all was well or nothing was looked at."""
-    findings = case.incident.audit
+    findings = opened.incident.audit
     if not findings:
         return None
     more = len(findings) - SHOWN_FINDINGS

@@ -10,7 +10,7 @@ from megatron_nanguard.records.incident import Cause, Origin
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import UNDECIDED, judged
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 TOLD_IN_FULL: Final = 3
 SCORES: Final = phrase("The numbers are scores, each of its cause alone: they need not add up to 1.")
@@ -20,9 +20,9 @@ LOWER_SCALE: Final = {
 }
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """The first three in full, the others by name; a banner above them where none stands out."""
-    causes = case.incident.causes
+    causes = opened.incident.causes
     if not causes:
         return None
     undecided = [cause for cause in causes if cause.cause == UNDECIDED]
@@ -32,12 +32,12 @@ def describe(case: Case) -> Block | None:
         text=(meaning(UNDECIDED),) if undecided else (),
         points=(
             *(
-                _point(number, cause, case.incident.origin)
+                _point(number, cause, opened.incident.origin)
                 for number, cause in enumerate(ranked[:TOLD_IN_FULL], start=1)
             ),
             *(_not_tested(what) for cause in undecided for what in cause.not_tested),
         ),
-        notes=tuple(_notes(case, ranked[TOLD_IN_FULL:])),
+        notes=tuple(_notes(opened, ranked[TOLD_IN_FULL:])),
     )
 
 
@@ -55,9 +55,9 @@ def _not_tested(what: str) -> Point:
     return Point(phrase("not tested: {what}", what=what), "?", Tone.UNKNOWN)
 
 
-def _notes(case: Case, rest: list[Cause]) -> list[str]:
-    scale = LOWER_SCALE.get(case.incident.replay.lower_scale)
+def _notes(opened: OpenedIncident, rest: list[Cause]) -> list[str]:
+    scale = LOWER_SCALE.get(opened.incident.replay.lower_scale)
     less = phrase("less likely: {causes}", causes=joined(ALONGSIDE, map(judged, rest))) if rest else ""
-    num_scored = sum(1 for cause in case.incident.causes if cause.cause != UNDECIDED)
+    num_scored = sum(1 for cause in opened.incident.causes if cause.cause != UNDECIDED)
     scores = SCORES if num_scored > 1 else ""
     return [note for note in (scale, less, scores) if note]

@@ -8,7 +8,7 @@ from megatron_nanguard.diagnosis.looking import CONFIRM
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, can_run
 from megatron_nanguard.records.incident import Cause, Incident
 from megatron_nanguard.report.formatting import UNDECIDED
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SCREENED: Final = ("hardware_transient", "hardware_persistent", "communication")
 """Causes that speak of devices and links, which can be tried without the model."""
@@ -17,16 +17,16 @@ SCREEN: Final = "torchrun --nproc-per-node {ranks} -m megatron_nanguard screen{l
 NODES: Final = "torchrun --nnodes {hosts} --nproc-per-node {ranks} -m megatron_nanguard screen{layout}"
 
 
-def reproduction(case: Case) -> str:
+def reproduction(opened: OpenedIncident) -> str:
     """Run the accused call alone; empty where it was not saved."""
-    bundle = case.home / BUNDLE_NAME
+    bundle = opened.home / BUNDLE_NAME
     return REPRODUCE.format(script=bundle / "repro.py") if can_run(bundle) else ""
 
 
-def telling(case: Case) -> str:
+def telling(opened: OpenedIncident) -> str:
     """The same where it tells something: a call that was given NaN or Inf is bad everywhere."""
-    calls = case.incident.arbitrations
-    return "" if calls and calls[0].inputs_bad else reproduction(case)
+    calls = opened.incident.arbitrations
+    return "" if calls and calls[0].inputs_bad else reproduction(opened)
 
 
 def goes_on(incident: Incident) -> bool:
@@ -39,9 +39,9 @@ def without_command(step: str) -> str:
     return step.removesuffix(CONFIRM.format(look=""))
 
 
-def screening(case: Case) -> str:
+def screening(opened: OpenedIncident) -> str:
     """Try devices and links of the job's layout; empty where no cause speaks of them."""
-    incident = case.incident
+    incident = opened.incident
     if not any(cause.cause in SCREENED for cause in _leading(incident)):
         return ""
     sizes, hosts = incident.sizes, max(1, incident.num_hosts)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 
-def describe(case: Case) -> Block:
+def describe(opened: OpenedIncident) -> Block:
     """The file of all ranks together, and the files of the ranks."""
-    incident = case.incident
-    rows: list[tuple[str, str]] = [(phrase("directory"), str(case.home))]
+    incident = opened.incident
+    rows: list[tuple[str, str]] = [(phrase("directory"), str(opened.home))]
     # Nobody lived to write the merged file where it is not known what was done.
     if incident.policy.action != "unknown":
         rows.append((phrase("all ranks"), MERGED_NAME))

@@ -12,7 +12,7 @@ from megatron_nanguard.records.parameters import depth_of
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.report.blocks import Bar, Block, Tone
 from megatron_nanguard.report.formatting import number, which_ranks
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_LAYERS: Final = 32
 READING: Final = phrase("the largest finite norm over the ranks that hold the layer, on a logarithmic scale")
@@ -38,12 +38,14 @@ class _Layer:
             self.bad["NaN" if math.isnan(norm) else "Inf"].add(rank)
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """A bar per layer in forward order; many layers share bars with neighbours that are bad on the same ranks."""
-    layers = _layers(case.rows)
+    layers = _layers(opened.rows)
     if not layers:
-        return Block(TITLE, notes=(NOT_TAKEN,)) if any(row.has_file for row in case.rows) else None
-    return Block(TITLE, bars=tuple(map(_bar, _fewer(layers))), notes=(READING, *scaled_words(case.incident.loss_scale)))
+        return Block(TITLE, notes=(NOT_TAKEN,)) if any(row.has_file for row in opened.rows) else None
+    return Block(
+        TITLE, bars=tuple(map(_bar, _fewer(layers))), notes=(READING, *scaled_words(opened.incident.loss_scale))
+    )
 
 
 def scaled_words(loss_scale: float | None) -> tuple[str, ...]:

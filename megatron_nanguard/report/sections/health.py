@@ -16,7 +16,7 @@ from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import MORE, counted
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 TITLE: Final = phrase("Hardware, by its own word")
 COLUMNS: Final = (
@@ -35,15 +35,15 @@ SILENT: Final = phrase("No device that was asked reports a new uncorrectable err
 PEER: Final = phrase("healthy peer")
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """Changes first, then the state of each rank that is told of; nothing where no device was asked."""
-    told = case.incident.health
+    told = opened.incident.health
     changes = [
         (str(one.rank), change.part, change.what, change.before or "-", change.now, change.severity)
         for one in told
         for change in one.differences
     ]
-    notes = tuple(_notes(case.incident))
+    notes = tuple(_notes(opened.incident))
     if not changes and not notes:
         return None
     more = len(changes) - SHOWN_CHANGES

@@ -6,7 +6,7 @@ from typing import Final
 
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 STOPPED: Final = phrase("stopped on every rank with exit code {code}, before any weight changed")
 STOPPED_LATE: Final = phrase("stopped on every rank with exit code {code}, after the step had been applied")
@@ -21,23 +21,23 @@ PLACE: Final = phrase(", in {directory}")
 NO_CHECKPOINT: Final = phrase("{state}; no --save was given, so there is no checkpoint to start again from")
 
 
-def job_words(case: Case) -> str:
+def job_words(opened: OpenedIncident) -> str:
     """Whether the job stopped or goes on, with its exit code, and where to start again."""
-    state = _state(case)
-    if case.incident.policy.action != "abort":
+    state = _state(opened)
+    if opened.incident.policy.action != "abort":
         return state
-    if case.fingerprint is None:
-        return RESUME.format(state=state, step=case.incident.step, place="")
-    directory = case.fingerprint.arguments.get("save", "None")
+    if opened.fingerprint is None:
+        return RESUME.format(state=state, step=opened.incident.step, place="")
+    directory = opened.fingerprint.arguments.get("save", "None")
     if directory == "None":
         return NO_CHECKPOINT.format(state=state)
-    return RESUME.format(state=state, step=case.incident.step, place=PLACE.format(directory=directory))
+    return RESUME.format(state=state, step=opened.incident.step, place=PLACE.format(directory=directory))
 
 
-def _state(case: Case) -> str:
-    policy = case.incident.policy
+def _state(opened: OpenedIncident) -> str:
+    policy = opened.incident.policy
     if policy.action == "abort":
-        state = STOPPED_LATE if case.incident.kind is Kind.DEAD_STEP else STOPPED
+        state = STOPPED_LATE if opened.incident.kind is Kind.DEAD_STEP else STOPPED
         state = state.format(code=policy.exit_code)
     else:
         state = STATES.get(policy.action, NOT_KNOWN)

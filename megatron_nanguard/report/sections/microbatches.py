@@ -11,15 +11,15 @@ from megatron_nanguard.records.place_words import phase_words
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import number
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_MICROBATCHES: Final = 8
 COLUMNS: Final = (phrase("micro-batch"), phrase("lowest"), phrase("highest"), phrase("what stands out"))
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """All micro-batches where they are few; else those that stand out, then the first."""
-    incident = case.incident
+    incident = opened.incident
     seen = {losses.index: losses for losses in incident.losses}
     words = {index: joined(LISTED, _words(incident, index, seen.get(index))) for index in _indices(incident)}
     if not words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SATURATION = phrase(
     "devices in saturation mode turn overflow into the largest number: every check for NaN and Inf is blind there; "
@@ -12,9 +12,9 @@ SATURATION = phrase(
 )
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """Notes of the ranks and of the merge; a replay that was not done says why."""
-    incident = case.incident
+    incident = opened.incident
     notes = list(incident.notes)
     if any(device.overflow_mode == "saturation" for device in incident.devices):
         notes.append(SATURATION)

@@ -12,7 +12,7 @@ from megatron_nanguard.records.rank_words import rank_list
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import MORE, count, counted, number, pattern_words
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
 PLAIN_NUMBER: Final = "number"
@@ -29,27 +29,27 @@ RUN: Final = (OriginKind.OPERATOR, OriginKind.SCALER, OriginKind.NEVER_WRITTEN)
 """What the way back ended at, where it was a call that read something."""
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """The first three origins; several are independent of each other."""
-    found = case.incident.origin
+    found = opened.incident.origin
     if not found:
         return None
     title = SEVERAL.format(number=len(found)) if len(found) > 1 else ONE
     rows: list[tuple[str, str]] = []
     for place, origin in enumerate(found[:SHOWN_ORIGINS], start=1):
-        rows += _who(case, origin, place if len(found) > 1 else None)
+        rows += _who(opened, origin, place if len(found) > 1 else None)
         rows += _what(origin)
         rows += _tensors(origin)
     more = len(found) - SHOWN_ORIGINS
     return Block(title, rows=tuple(rows), notes=(MORE.format(more=counted(more, "more origin")),) if more > 0 else ())
 
 
-def _who(case: Case, origin: Origin, place: int | None) -> Iterator[tuple[str, str]]:
+def _who(opened: OpenedIncident, origin: Origin, place: int | None) -> Iterator[tuple[str, str]]:
     if len(origin.ranks) > 1:
         yield _numbered(phrase("ranks"), place), rank_list(origin.ranks)
     else:
         yield _numbered(phrase("rank"), place), f"{origin.rank}, {origin.coords}"
-        row = case.row(origin.rank)
+        row = opened.row(origin.rank)
         if row and row.has_file:
             yield phrase("device"), phrase("{device} on host {host}", device=row.device, host=row.host)
     if origin.microbatch is not None:

@@ -13,7 +13,7 @@ from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import rank_list
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import count, counted, number, pattern_words
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_PARAMETERS: Final = 20
 SHOWN_LAYERS: Final = 8
@@ -66,9 +66,9 @@ class Both:
         )
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """The first rows, and in how many layers the others are."""
-    incident = case.incident
+    incident = opened.incident
     everything = both_of(incident)
     if not everything:
         return None

@@ -17,7 +17,7 @@ from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import MORE, counted, which_ranks
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
 SHOWN_WAYS: Final = 16
@@ -51,9 +51,9 @@ class Way(NamedTuple):
     gradients: tuple[str, ...] = ()
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """A tree per origin; ways that no origin leads to stand after them. Nothing where no origin is known."""
-    incident = case.incident
+    incident = opened.incident
     ways = ways_of(incident)
     if not incident.origin or not (ways or any(len(origin.path) > 1 for origin in incident.origin)):
         return None

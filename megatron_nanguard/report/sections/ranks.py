@@ -9,16 +9,16 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, opening, phrase
 from megatron_nanguard.records.rank_words import name_ranks, rank_list
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.rank_grid import parallel_grid
 
 SHOWN_PATHS = 8
 INFECTED = phrase("infected {ranks} from {sources} by {by} ({group})")
 
 
-def describe(case: Case) -> Block:
+def describe(opened: OpenedIncident) -> Block:
     """The layout as a picture, the three sets with the failing groups in words, and how the infection went."""
-    incident = case.incident
+    incident = opened.incident
     ranks = incident.ranks
     rows = [
         (phrase("bad before the reduction"), _words(ranks.bad_before, incident.groups)),
@@ -31,7 +31,7 @@ def describe(case: Case) -> Block:
         phrase("Ranks"),
         # Without an origin the verdict says it already.
         text=(_without_step(incident),) if incident.origin else (),
-        grid=parallel_grid(case.rows, incident.sizes),
+        grid=parallel_grid(opened.rows, incident.sizes),
         rows=tuple(rows),
         # With an origin known the infection has a section of its own.
         notes=() if incident.origin else _paths(incident),

@@ -15,7 +15,7 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 COLUMNS: Final = (phrase("pass"), phrase("result"), phrase("seconds"), phrase("what it asks"))
 TIMED: Final = re.compile(r"(?P<name>(?P<kind>[^,]+).*): (?P<seconds>[\d.]+) s")
@@ -52,15 +52,15 @@ DIFFERENT: Final = phrase("The plain pass differs in its bits, also where both a
 NOT_EXACT: Final = phrase("The plain pass differs in its bits from what had happened.")
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """The passes in order; a replay that was not done is told among the notes."""
-    replay = case.incident.replay
+    replay = opened.incident.replay
     if not replay.done:
         return None
     timed = [found for stage in replay.stages if (found := TIMED.fullmatch(stage))]
     return Block(
         phrase("The step run again"),
-        text=tuple(filter(None, (_exactness(case.incident), _only_losses(replay)))),
+        text=tuple(filter(None, (_exactness(opened.incident), _only_losses(replay)))),
         columns=COLUMNS if timed else (),
         rows=tuple(_row(replay, found) for found in timed),
         notes=tuple(stage for stage in replay.stages if not TIMED.fullmatch(stage)),

@@ -11,7 +11,7 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import counted, number
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 KINDS: Final = {
     Kind.GRADIENT_BEFORE_REDUCTION: phrase("in the gradients of a rank, before the data-parallel reduction"),
@@ -22,12 +22,12 @@ KINDS: Final = {
 }
 
 
-def describe(case: Case) -> Block:
+def describe(opened: OpenedIncident) -> Block:
     """Facts of the run and of the step; what is not known is left out."""
-    incident = case.incident
+    incident = opened.incident
     facts = (
         (phrase("run"), incident.run_id),
-        (phrase("started"), case.fingerprint.started if case.fingerprint else ""),
+        (phrase("started"), opened.fingerprint.started if opened.fingerprint else ""),
         (phrase("step"), str(incident.step)),
         (phrase("first seen"), KINDS[incident.kind]),
         (phrase("layout"), _layout(incident.sizes)),

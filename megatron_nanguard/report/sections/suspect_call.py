@@ -11,7 +11,7 @@ from megatron_nanguard.records.arbitration import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_CALLS: Final = 3
 REPEATED: Final = phrase("NaN or Inf in {bad} of {repeats} runs")
@@ -22,15 +22,15 @@ FINITE: Final = phrase("finite")
 OUT_OF_RANGE: Final = phrase("{outcome}, beyond the range of the type it is stored in")
 
 
-def describe(case: Case) -> Block | None:
+def describe(opened: OpenedIncident) -> Block | None:
     """One run after the other and what they prove together, for the first three calls."""
-    calls = case.incident.arbitrations
+    calls = opened.incident.arbitrations
     if not calls:
         return None
     more = len(calls) - SHOWN_CALLS
     return Block(
         phrase("The accused call, run again on its own"),
-        rows=tuple(row for call in calls[:SHOWN_CALLS] for row in _rows(call, case.incident.origin)),
+        rows=tuple(row for call in calls[:SHOWN_CALLS] for row in _rows(call, opened.incident.origin)),
         notes=(phrase("... and {more} more calls", more=more),) if more > 0 else (),
     )
 

@@ -20,7 +20,7 @@ from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import UNDECIDED, counted, judged, pattern_words
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.commands import goes_on, screening, telling, without_command
 from megatron_nanguard.report.sections.job import job_words
 
@@ -58,20 +58,20 @@ ONLY: Final = phrase("undecided: {first}, no other cause fits")
 NOTHING: Final = phrase("undecided: nothing speaks for any cause")
 
 
-def describe(case: Case) -> Block:
+def describe(opened: OpenedIncident) -> Block:
     """One sentence on the origin, or on what is known instead; the likeliest cause, the job, and what to do now."""
-    incident = case.incident
+    incident = opened.incident
     if incident.origin:
-        sentence, unknown = _origin(case), ""
+        sentence, unknown = _origin(opened), ""
     else:
         sentence, unknown = incident.summary, UNKNOWN_ORIGIN.format(why=_why_unknown(incident.replay))
-    reproduce, screen = telling(case), screening(case)
+    reproduce, screen = telling(opened), screening(opened)
     command = reproduce or screen
     stop = STOP if command and command == screen and goes_on(incident) else ""
     return Block(
         phrase("Verdict"),
         text=(sentence,),
-        rows=tuple(_conclusions(case)),
+        rows=tuple(_conclusions(opened)),
         notes=tuple(filter(None, (unknown, stop))),
         commands=(command,) if command else (),
         tone=Tone.WORST,
@@ -85,12 +85,12 @@ def _why_unknown(replay: ReplaySummary) -> str:
     return NOT_FOUND if came_back else NOT_BACK
 
 
-def _origin(case: Case) -> str:
-    first, more = case.incident.origin[0], len(case.incident.origin) - 1
+def _origin(opened: OpenedIncident) -> str:
+    first, more = opened.incident.origin[0], len(opened.incident.origin) - 1
     sentence = SENTENCES.get(first.kind, MADE) if first.kind else MADE
     return sentence.format(
-        step=case.incident.step,
-        who=_who(case, first),
+        step=opened.incident.step,
+        who=_who(opened, first),
         what=OUT_OF_RANGE if first.pattern == "finite" else pattern_words(first.pattern),
         operator=first.operator,
         output=first.output,
@@ -101,22 +101,22 @@ def _origin(case: Case) -> str:
     )
 
 
-def _who(case: Case, origin: Origin) -> str:
+def _who(opened: OpenedIncident, origin: Origin) -> str:
     if len(origin.ranks) > 1:
         return name_ranks(origin.ranks)
-    row = case.row(origin.rank)
+    row = opened.row(origin.rank)
     if row and row.host:
         return phrase("rank {rank} ({coords}, host {host})", rank=origin.rank, coords=origin.coords, host=row.host)
     return phrase("rank {rank} ({places})", rank=origin.rank, places=origin.coords)
 
 
-def _conclusions(case: Case) -> Iterator[tuple[str, str]]:
-    causes = case.incident.causes
+def _conclusions(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
+    causes = opened.incident.causes
     if causes:
-        yield phrase("cause"), _cause(case.incident)
-    yield phrase("job"), job_words(case)
+        yield phrase("cause"), _cause(opened.incident)
+    yield phrase("job"), job_words(opened)
     if following := next((cause.next for cause in causes if cause.next), ""):
-        yield phrase("next"), without_command(following) if telling(case) else following
+        yield phrase("next"), without_command(following) if telling(opened) else following
 
 
 def _cause(incident: Incident) -> str:

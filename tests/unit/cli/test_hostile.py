@@ -1,6 +1,6 @@
 """Whatever lies in the directory of an incident: a report or one line that names the file, and no word to the terminal.
 
-Every case is made by a seed; `spoilt(content, seed)` gives it again.
+Every opened is made by a seed; `spoilt(content, seed)` gives it again.
 """
 
 from __future__ import annotations

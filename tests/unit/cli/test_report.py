@@ -18,7 +18,7 @@ from megatron_nanguard.records.json_form import from_json
 from tests.unit.cli.leaving import leave
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem, incident
-from tests.unit.report.cases import report_text
+from tests.unit.report.factories import report_text
 
 JUDGED = incident(causes=(Cause("numerics", 0.5, ("a fact",), (), (), ""),))
 

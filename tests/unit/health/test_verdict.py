@@ -22,7 +22,7 @@ from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import UUID, put_npu_smi, put_nvml
-from tests.unit.report.cases import report_text
+from tests.unit.report.factories import report_text
 
 Changed = Callable[[int], None]
 """Let the tool report this many uncorrectable errors from now on."""

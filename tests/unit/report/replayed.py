@@ -9,10 +9,10 @@ from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.advice import advise
 from megatron_nanguard.records.incident import Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import arbitration, evidence, origin
 from tests.unit.factories import REPLICA_0, REPLICA_1, SETS
-from tests.unit.report.cases import DEMO, case, row
+from tests.unit.report.factories import DEMO, opened_incident, row
 
 DP: Final = "data-parallel group of tp{} pp{}, ranks {}, {}"
 INFECTED: Final = (
@@ -45,7 +45,7 @@ def _norms(rank: int) -> dict[str, float | None]:
     return {"decoder.layers.2": norm, "decoder.layers.3": norm / 16, "output_layer": 0.03125}
 
 
-REPLAYED: Final[Case] = case(
+REPLAYED: Final[OpenedIncident] = opened_incident(
     rows=[row(rank, state, norm_by_layer=_norms(rank)) for rank, state in DEMO.items()],
     ranks=SETS,
     groups=(REPLICA_0,),

@@ -15,11 +15,11 @@ from megatron_nanguard.report.html import report_html
 from megatron_nanguard.report.html.naming import tab_title
 from megatron_nanguard.report.html.parts import parts_of
 from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import SETS, incident
-from tests.unit.report.cases import bundled
-from tests.unit.report.html.cases import demo_case, demo_incident, large_case
+from tests.unit.report.factories import bundled
+from tests.unit.report.html.factories import demo_incident, opened_demo, opened_large_run
 
 MEGABYTE = 1e6
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\u2028\u202e{{ 7 * 7 }}"
@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def demo() -> str:
-    return report_html(demo_case())
+    return report_html(opened_demo())
 
 
 def test_the_page_begins_with_the_verdict(demo: str) -> None:
@@ -64,10 +64,10 @@ def test_the_page_begins_with_the_verdict(demo: str) -> None:
 
 
 def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> None:
-    case = demo_case()
-    parts = parts_of(case, Speaker("en", {}))
+    opened = opened_demo()
+    parts = parts_of(opened, Speaker("en", {}))
 
-    said = [block for section in SECTIONS if (block := section(case))]
+    said = [block for section in SECTIONS if (block := section(opened))]
     assert [part.block for part in parts[1:-1] if part.block] == said[1:]
     assert (parts[0].heading, parts[-1].name) == ("Verdict", "words")
     assert [part.name for part in parts if part.picture] == [
@@ -82,13 +82,13 @@ def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> N
 
 
 def test_what_has_no_data_is_left_out() -> None:
-    parts = parts_of(Case(incident(), Path("/data/DIR")), Speaker("en", {}))
+    parts = parts_of(OpenedIncident(incident(), Path("/data/DIR")), Speaker("en", {}))
     assert [part.name for part in parts] == ["verdict", "ranks", "run_facts", "files", "words"]
     assert not any(part.picture for part in parts)
 
 
 def test_a_page_without_charts_carries_no_plotting_library() -> None:
-    text = report_html(Case(incident(), Path("/data/DIR")))
+    text = report_html(OpenedIncident(incident(), Path("/data/DIR")))
     assert 'id="data-library"' not in text
     assert len(text) < 0.1 * MEGABYTE
 
@@ -103,13 +103,13 @@ def test_nothing_is_fetched_and_no_anchor_is_given_twice(demo: str) -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    case = demo_case(
+    opened = opened_demo(
         run_id=HOSTILE,
         notes=(HOSTILE,),
         origin=(origin(module=HOSTILE, operator=HOSTILE, path=(HOSTILE, HOSTILE)),),
     )
 
-    page = Page(report_html(case))
+    page = Page(report_html(opened))
 
     assert "img" not in [tag for tag, _ in page.tags]
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
@@ -118,7 +118,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_a_command_can_be_copied(tmp_path: Path) -> None:
-    page = Page(report_html(Case(demo_incident(), bundled(tmp_path))))
+    page = Page(report_html(OpenedIncident(demo_incident(), bundled(tmp_path))))
     assert f"python {tmp_path}/bundle/repro.py" in page.words
     assert "Copied" in page.values("data-done")
 
@@ -130,11 +130,11 @@ def test_the_tab_tells_incidents_apart() -> None:
 
 
 def test_the_same_incident_gives_the_same_page(demo: str) -> None:
-    assert report_html(demo_case()) == demo
+    assert report_html(opened_demo()) == demo
 
 
 def test_the_page_of_sixteen_thousand_ranks_can_be_mailed() -> None:
-    assert len(report_html(large_case()).encode()) < 10 * MEGABYTE
+    assert len(report_html(opened_large_run()).encode()) < 10 * MEGABYTE
 
 
 def test_the_plotting_library_is_imported_for_a_page_alone() -> None:

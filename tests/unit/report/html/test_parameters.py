@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from megatron_nanguard.report.html.parameters import parameter_table
 from tests.unit.factories import incident
-from tests.unit.report.html.cases import demo_incident
+from tests.unit.report.html.factories import demo_incident
 
 
 def test_every_listed_parameter_has_one_row() -> None:

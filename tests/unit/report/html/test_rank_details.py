@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from megatron_nanguard.report.html.rank_details import DETAILED_RANKS, rank_details, rank_places
-from tests.unit.report.html.cases import demo_case, large_case
+from tests.unit.report.html.factories import opened_demo, opened_large_run
 
 
 def test_the_origin_tells_what_began_on_it() -> None:
-    assert rank_details(demo_case())[5] == [
+    assert rank_details(opened_demo())[5] == [
         ("state", "origin"),
         ("host", "node1"),
         ("device", "Test CPU"),
@@ -18,11 +18,11 @@ def test_the_origin_tells_what_began_on_it() -> None:
 
 
 def test_every_rank_has_its_place() -> None:
-    assert rank_places(demo_case().rows)[4] == (4, "tp0pp1dp0", "bad_before")
+    assert rank_places(opened_demo().rows)[4] == (4, "tp0pp1dp0", "bad_before")
 
 
 def test_in_a_large_run_the_worst_ranks_have_details() -> None:
-    details = rank_details(large_case())
+    details = rank_details(opened_large_run())
 
     assert len(details) == DETAILED_RANKS
     # 40 ranks were bad before; the first of the infected follow

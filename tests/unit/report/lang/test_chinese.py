@@ -18,11 +18,11 @@ from megatron_nanguard.report.html import report_html
 from megatron_nanguard.report.html.parts import parts_of
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.lang import Speaker
-from megatron_nanguard.report.opened_incident import open_case
+from megatron_nanguard.report.opened_incident import open_incident
 from megatron_nanguard.topology.words import describe
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import SETS, SIZES, demo_postmortem, place
-from tests.unit.report.cases import report_text
+from tests.unit.report.factories import report_text
 
 EXPECTED: Final = Path(__file__).parents[1] / "expected" / "chinese.txt"
 DIRECTORY: Final = Path("/data/DIR")
@@ -72,14 +72,14 @@ def test_english_is_what_stands_in_the_file() -> None:
 
 
 def test_the_page_says_its_language_and_speaks_it() -> None:
-    case = open_case(from_json(Incident, written()), DIRECTORY)
+    opened = open_incident(from_json(Incident, written()), DIRECTORY)
 
-    page = report_html(case, "zh")
+    page = report_html(opened, "zh")
 
     assert '<html lang="zh">' in page
     assert "输入超出定义域：decoder.layers.3.mlp 中的 log" in page
     assert "Choose a cell" not in page
-    assert "Choose a cell to see its rank." in report_html(case)
+    assert "Choose a cell to see its rank." in report_html(opened)
 
 
 def test_what_a_file_says_of_a_text_brings_no_markup_into_a_chart() -> None:
@@ -87,7 +87,7 @@ def test_what_a_file_says_of_a_text_brings_no_markup_into_a_chart() -> None:
     hostile = Phrasing("{words}", {"words": '<a href="http://x">'})
     named = replace(read, phrases={**read.phrases, **{infected.by: hostile for infected in read.infected}})
 
-    parts = parts_of(open_case(named, DIRECTORY), Speaker("zh", named.phrases))
+    parts = parts_of(open_incident(named, DIRECTORY), Speaker("zh", named.phrases))
 
     (chart,) = [part.picture for part in parts if part.name == "propagation"]
     assert isinstance(chart, Figure)

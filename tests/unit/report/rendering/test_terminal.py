@@ -10,10 +10,10 @@ import pytest
 
 from megatron_nanguard.report import blocks_of, print_report
 from megatron_nanguard.report.blocks import Block, Point, Tone
-from megatron_nanguard.report.opened_incident import Case, open_case
+from megatron_nanguard.report.opened_incident import OpenedIncident, open_incident
 from megatron_nanguard.report.rendering.terminal import console_on, show
 from tests.unit.factories import incident
-from tests.unit.report.cases import bundled, report_text
+from tests.unit.report.factories import bundled, report_text
 from tests.unit.report.replayed import REPLAYED
 
 EXPECTED = Path(__file__).parents[1] / "expected"
@@ -59,7 +59,7 @@ def test_a_replayed_incident_reads_as_a_whole(width: int, monkeypatch: pytest.Mo
 
 
 def test_the_first_screen_ends_with_a_command_that_nothing_breaks(tmp_path: Path) -> None:
-    opened = Case(REPLAYED.incident, bundled(tmp_path), REPLAYED.rows)
+    opened = OpenedIncident(REPLAYED.incident, bundled(tmp_path), REPLAYED.rows)
 
     lines = ESCAPE.sub("", shown(*blocks_of(opened))).splitlines()[:12]
 
@@ -113,9 +113,9 @@ def test_a_long_path_goes_beyond_the_window_in_one_piece() -> None:
 
 def test_a_pipe_gets_plain_text_and_a_terminal_does_not(tmp_path: Path) -> None:
     pipe, terminal = io.StringIO(), Terminal()
-    case = open_case(incident(), tmp_path)
-    print_report(case, pipe)
-    print_report(case, terminal)
+    opened = open_incident(incident(), tmp_path)
+    print_report(opened, pipe)
+    print_report(opened, terminal)
 
     assert pipe.getvalue() == report_text(incident(), tmp_path)
     assert terminal.text().splitlines()[0].endswith("\u256e\x1b[0m")
@@ -125,7 +125,7 @@ def test_a_pipe_gets_plain_text_and_a_terminal_does_not(tmp_path: Path) -> None:
 def test_letters_that_a_pipe_lacks_are_spelled_out(tmp_path: Path, encoding: str) -> None:
     sent = io.BytesIO()
     pipe = io.TextIOWrapper(sent, encoding=encoding)
-    print_report(open_case(incident(), tmp_path), pipe, lang="zh")
+    print_report(open_incident(incident(), tmp_path), pipe, lang="zh")
     pipe.flush()
 
     told = report_text(incident(), tmp_path, "zh")

@@ -11,7 +11,7 @@ from megatron_nanguard.report import blocks_of
 from megatron_nanguard.report.blocks import Block, Grid, Mark, Point, Tone
 from megatron_nanguard.report.rendering.text import render
 from tests.unit.factories import ABORT, demo_postmortem, incident
-from tests.unit.report.cases import report_text
+from tests.unit.report.factories import report_text
 from tests.unit.report.replayed import REPLAYED
 
 EXPECTED = Path(__file__).parents[1] / "expected"

@@ -9,18 +9,18 @@ from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.sections import causes
-from tests.unit.report.cases import case, described
+from tests.unit.report.factories import described, opened_incident
 
 OUTCOMES: tuple[Trial, ...] = ("not_tried", "bad", "finite")
 MANY = tuple(Cause(name, 0.5, ("a",), ("b",), ("c",), "d") for name in ("data", "numerics", "operator", "framework"))
 
 
 def test_without_causes_there_is_no_section() -> None:
-    assert causes.describe(case()) is None
+    assert causes.describe(opened_incident()) is None
 
 
 def test_a_cause_is_told_with_everything_for_and_against_it() -> None:
-    assert causes.describe(case(causes=MANY[:1])) == Block(
+    assert causes.describe(opened_incident(causes=MANY[:1])) == Block(
         "Causes, most likely first",
         points=(
             Point(
@@ -38,7 +38,7 @@ def test_a_cause_is_told_with_everything_for_and_against_it() -> None:
 
 
 def test_the_first_three_are_told_in_full() -> None:
-    block = described(causes.describe, case(causes=(*MANY, replace(MANY[0], cause="hardware_transient"))))
+    block = described(causes.describe, opened_incident(causes=(*MANY, replace(MANY[0], cause="hardware_transient"))))
 
     assert [point.text for point in block.points] == [
         "data (likely, 0.50)",
@@ -54,7 +54,7 @@ def test_the_first_three_are_told_in_full() -> None:
 def test_what_is_undecided_is_no_cause_among_others() -> None:
     undecided = Cause("undecided", 0.7, ("a and b",), (), ("the step again",), "")
 
-    block = described(causes.describe, case(causes=(undecided, *MANY[:2])))
+    block = described(causes.describe, opened_incident(causes=(undecided, *MANY[:2])))
 
     assert (block.title, block.text) == ("Causes, none of which stands out", (meaning("undecided"),))
     assert [(point.mark, point.text) for point in block.points] == [
@@ -67,7 +67,7 @@ def test_what_is_undecided_is_no_cause_among_others() -> None:
 def test_a_try_at_a_lower_scale_is_told_with_its_outcome() -> None:
     told = {
         outcome: described(
-            causes.describe, case(causes=MANY[:1], replay=ReplaySummary(done=True, lower_scale=outcome))
+            causes.describe, opened_incident(causes=MANY[:1], replay=ReplaySummary(done=True, lower_scale=outcome))
         ).notes
         for outcome in OUTCOMES
     }

@@ -6,16 +6,16 @@ from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import microbatches
 from tests.unit.diagnosis.factories import origin
-from tests.unit.report.cases import case, described
+from tests.unit.report.factories import described, opened_incident
 
 
 def test_without_losses_and_origin_there_is_no_section() -> None:
-    assert microbatches.describe(case()) is None
+    assert microbatches.describe(opened_incident()) is None
 
 
 def test_the_guilty_micro_batch_is_said_so() -> None:
     losses = (MicrobatchLosses(1, 4, 10.25, 10.5, ()), MicrobatchLosses(2, 4, None, None, (4, 5)))
-    opened = case(
+    opened = opened_incident(
         losses=losses,
         origin=(origin(phase="forward"), origin(rank=1), origin(rank=2)),
         zero_tokens=(BatchSpot(5, 2), BatchSpot(4, 2)),
@@ -42,7 +42,7 @@ def test_the_guilty_micro_batch_is_said_so() -> None:
 def test_what_stands_out_is_shown_however_late() -> None:
     many = tuple(MicrobatchLosses(index, 2, 1.0, 2.0, (4,) if index == 30 else ()) for index in range(40))
 
-    block = described(microbatches.describe, case(losses=many))
+    block = described(microbatches.describe, opened_incident(losses=many))
 
     assert [row[0] for row in block.rows] == ["0", "1", "2", "3", "4", "5", "6", "30"]
     assert block.rows[-1] == ("30", "1", "2", "loss not finite on rank 4")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.report.blocks import Block, Point
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import next_steps, verdict
 from tests.unit.diagnosis.factories import arbitration
 from tests.unit.factories import ABORT, incident
-from tests.unit.report.cases import bundled, case, described
+from tests.unit.report.factories import bundled, described, opened_incident
 
 LOOK = "open model.py:7; confirm with: python bundle/repro.py"
 
@@ -21,14 +21,14 @@ def causes(*following: str) -> tuple[Cause, ...]:
 
 
 def test_with_nothing_to_do_beyond_the_verdict_there_is_no_section() -> None:
-    assert next_steps.describe(case(causes=causes(""))) is None
-    assert next_steps.describe(case(causes=causes("halve it"))) is None
+    assert next_steps.describe(opened_incident(causes=causes(""))) is None
+    assert next_steps.describe(opened_incident(causes=causes("halve it"))) is None
 
 
 def test_experiments_come_first_each_once_then_the_call_and_the_files(tmp_path: Path) -> None:
     record = incident(causes=causes("halve it", "", "leave it out", "halve it"), missing_ranks=(3, 4))
 
-    assert next_steps.describe(Case(record, bundled(tmp_path))) == Block(
+    assert next_steps.describe(OpenedIncident(record, bundled(tmp_path))) == Block(
         "Next steps",
         points=(
             Point("halve it", "1."),
@@ -40,7 +40,7 @@ def test_experiments_come_first_each_once_then_the_call_and_the_files(tmp_path: 
 
 
 def test_a_step_that_names_the_reproduction_has_its_whole_command_below(tmp_path: Path) -> None:
-    opened = Case(incident(causes=causes(LOOK, "halve it")), bundled(tmp_path))
+    opened = OpenedIncident(incident(causes=causes(LOOK, "halve it")), bundled(tmp_path))
 
     assert described(next_steps.describe, opened).points == (
         Point("open model.py:7", "1.", command=f"python {tmp_path}/bundle/repro.py"),
@@ -51,7 +51,7 @@ def test_a_step_that_names_the_reproduction_has_its_whole_command_below(tmp_path
 def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
     suspected = Cause("hardware_transient", 0.4, (), (), (), "the same steps again")
 
-    assert described(next_steps.describe, case(causes=(suspected,), num_hosts=2)).points[1] == Point(
+    assert described(next_steps.describe, opened_incident(causes=(suspected,), num_hosts=2)).points[1] == Point(
         "try devices and links without the model, on the hosts of the job",
         "2.",
         command="torchrun --nnodes 2 --nproc-per-node 4 -m megatron_nanguard screen --tp 2 --pp 2",
@@ -61,20 +61,20 @@ def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
 def test_devices_are_not_tried_for_a_cause_that_does_not_speak_of_them() -> None:
     unlikely = (Cause("numerics", 0.9, (), (), (), "halve it"), Cause("hardware_transient", 0.1, (), (), (), "again"))
 
-    assert len(described(next_steps.describe, case(causes=unlikely)).points) == 2
+    assert len(described(next_steps.describe, opened_incident(causes=unlikely)).points) == 2
 
 
 def test_there_are_never_more_than_five() -> None:
-    assert len(described(next_steps.describe, case(causes=causes(*"abcdefgh"))).points) == 5
+    assert len(described(next_steps.describe, opened_incident(causes=causes(*"abcdefgh"))).points) == 5
 
 
 def test_a_job_that_goes_on_is_stopped_before_its_devices_are_tried() -> None:
     hardware = (Cause("hardware_transient", 0.9, (), (), (), "move it"),)
-    going = case(causes=hardware, policy=replace(ABORT, action="skip"))
+    going = opened_incident(causes=hardware, policy=replace(ABORT, action="skip"))
 
     assert described(next_steps.describe, going).points[-1].text.startswith("stop the job, then try devices")
     assert described(verdict.describe, going).notes[-1] == "Stop the job first, then:"
-    stopped = case(causes=hardware)
+    stopped = opened_incident(causes=hardware)
     assert described(next_steps.describe, stopped).points[-1].text.startswith("try devices")
     assert "Stop the job first, then:" not in described(verdict.describe, stopped).notes
 
@@ -83,7 +83,9 @@ def test_a_call_that_was_given_a_nan_stands_among_the_steps_and_not_in_the_verdi
     for is_given, num_commands in ((True, 0), (False, 1)):
         (tmp_path / str(is_given)).mkdir()
         calls = (arbitration(inputs_bad=is_given),)
-        record = Case(incident(causes=causes("halve it"), arbitrations=calls), bundled(tmp_path / str(is_given)))
+        record = OpenedIncident(
+            incident(causes=causes("halve it"), arbitrations=calls), bundled(tmp_path / str(is_given))
+        )
 
         assert len(described(verdict.describe, record).commands) == num_commands
         assert described(next_steps.describe, record).points[-1].text == "run the accused call alone"

@@ -8,11 +8,11 @@ from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import origins
 from tests.unit.diagnosis.factories import NAN, origin
-from tests.unit.report.cases import case, demo_rows, described
+from tests.unit.report.factories import demo_rows, described, opened_incident
 
 
 def test_without_an_origin_there_is_no_card() -> None:
-    assert origins.describe(case()) is None
+    assert origins.describe(opened_incident()) is None
 
 
 def test_everything_that_is_known_of_an_origin_is_told() -> None:
@@ -29,7 +29,7 @@ def test_everything_that_is_known_of_an_origin_is_told() -> None:
         times=3,
     )
 
-    assert origins.describe(case(rows=demo_rows(), origin=(known,))) == Block(
+    assert origins.describe(opened_incident(rows=demo_rows(), origin=(known,))) == Block(
         "Origin",
         rows=(
             ("rank", "5, tp1pp1dp0"),
@@ -52,29 +52,35 @@ def test_everything_that_is_known_of_an_origin_is_told() -> None:
 
 def test_a_line_of_a_backward_written_in_python_is_no_line_of_the_forward() -> None:
     own = origin(source_line="faults.py:78 in LogOfNegative.backward")
-    labels = [label for label, _ in described(origins.describe, case(origin=(own,))).rows]
+    labels = [label for label, _ in described(origins.describe, opened_incident(origin=(own,))).rows]
 
     assert "line" in labels
     assert "forward line" not in labels
 
 
 def test_what_came_in_and_was_not_recorded_is_said() -> None:
-    assert ("came in", "not recorded") in described(origins.describe, case(origin=(origin(inputs=()),))).rows
+    assert ("came in", "not recorded") in described(origins.describe, opened_incident(origin=(origin(inputs=()),))).rows
 
 
 def test_an_output_without_a_name_does_not_read_as_its_value() -> None:
     unnamed = origin(facts=replace(NAN, name="0"))
-    assert dict(described(origins.describe, case(origin=(unnamed,))).rows)["went out"].startswith("output 0, (4, 8)")
+    assert dict(described(origins.describe, opened_incident(origin=(unnamed,))).rows)["went out"].startswith(
+        "output 0, (4, 8)"
+    )
 
 
 def test_a_scalar_has_no_position() -> None:
-    labels = [label for label, _ in described(origins.describe, case(origin=(origin(positions=((),)),))).rows]
+    labels = [
+        label for label, _ in described(origins.describe, opened_incident(origin=(origin(positions=((),)),))).rows
+    ]
 
     assert "at" not in labels
 
 
 def test_several_origins_are_numbered_and_cut() -> None:
-    block = described(origins.describe, case(origin=tuple(origin(rank=rank, facts=None) for rank in range(5))))
+    block = described(
+        origins.describe, opened_incident(origin=tuple(origin(rank=rank, facts=None) for rank in range(5)))
+    )
 
     assert block.title == "Origin: 5 that do not depend on each other, earliest first"
     assert [row for row in block.rows if row[0].startswith("rank")] == [
@@ -100,7 +106,7 @@ def test_a_collective_is_told_with_all_its_members() -> None:
         ranks=(4, 5),
     )
 
-    assert described(origins.describe, case(origin=(spoiled,))).rows == (
+    assert described(origins.describe, opened_incident(origin=(spoiled,))).rows == (
         ("ranks", "4, 5"),
         ("micro-batch", "2"),
         ("phase", "backward"),

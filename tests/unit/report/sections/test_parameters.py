@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from megatron_nanguard.records.incident import MergedParameter
 from megatron_nanguard.report.sections import parameters
-from tests.unit.report.cases import case, described
+from tests.unit.report.factories import described, opened_incident
 
 SUMMED = (
     "NaN and Inf count elements, summed over the ranks: before the reduction where their values are still known, else "
@@ -22,13 +22,13 @@ def parameter(name: str, where: str = "local", nan_count: int | None = 3) -> Mer
 
 
 def test_without_a_bad_parameter_there_is_no_section() -> None:
-    assert parameters.describe(case()) is None
+    assert parameters.describe(opened_incident()) is None
 
 
 def test_a_layer_is_named_once_above_its_parameters_from_the_loss_backwards() -> None:
     names = ("decoder.layers.2.mlp.w", "decoder.layers.3.mlp.w", "decoder.layers.3.mlp.b", "output_layer.weight")
 
-    block = described(parameters.describe, case(parameters=tuple(map(parameter, names))))
+    block = described(parameters.describe, opened_incident(parameters=tuple(map(parameter, names))))
 
     assert block.columns == ("parameter", "bad before on ranks", "bad after on ranks", "values", "NaN", "Inf")
     assert block.rows == (
@@ -46,7 +46,7 @@ def test_a_layer_is_named_once_above_its_parameters_from_the_loss_backwards() ->
 def test_one_row_tells_of_before_and_after_with_the_counts_that_are_known() -> None:
     before, after = parameter("w", nan_count=None), replace(parameter("w", "reduced", 7), ranks=(4, 6))
 
-    block = described(parameters.describe, case(parameters=(before, after)))
+    block = described(parameters.describe, opened_incident(parameters=(before, after)))
 
     assert block.title == "Bad gradients by parameter: 1 parameter before the reduction, 1 after it"
     assert block.rows[1] == ("  w", "4, 5", "4, 6", "NaN", "7", "0")
@@ -54,13 +54,13 @@ def test_one_row_tells_of_before_and_after_with_the_counts_that_are_known() -> N
 
 def test_a_norm_is_told_where_every_element_is_finite() -> None:
     large = replace(parameter("w"), pattern="finite", norm=3e38, nan_count=0)
-    assert described(parameters.describe, case(parameters=(large,))).rows[1][3] == "finite, norm 3e+38"
+    assert described(parameters.describe, opened_incident(parameters=(large,))).rows[1][3] == "finite, norm 3e+38"
 
 
 def test_the_first_twenty_are_shown_and_the_rest_counted_by_layer() -> None:
     local = tuple(parameter(f"decoder.layers.{layer}.{name}") for layer in range(35, 0, -1) for name in "ab")
 
-    block = described(parameters.describe, case(parameters=local))
+    block = described(parameters.describe, opened_incident(parameters=local))
 
     assert block.title == "Bad gradients by parameter: 70 parameters before the reduction, 0 after it"
     assert len([row for row in block.rows if row[1]]) == 20
@@ -72,13 +72,13 @@ def test_the_first_twenty_are_shown_and_the_rest_counted_by_layer() -> None:
 
 
 def test_what_could_not_be_counted_is_a_dash() -> None:
-    block = described(parameters.describe, case(parameters=(parameter("head.w", "reduced", None),)))
+    block = described(parameters.describe, opened_incident(parameters=(parameter("head.w", "reduced", None),)))
 
     assert block.rows[1] == ("  w", "-", "4, 5", "NaN", "-", "0")
     assert block.notes == (SUMMED, DASH)
 
 
 def test_names_left_out_of_the_incident_are_counted() -> None:
-    block = described(parameters.describe, case(parameters=(parameter("w"),), parameters_truncated=40))
+    block = described(parameters.describe, opened_incident(parameters=(parameter("w"),), parameters_truncated=40))
 
     assert block.notes == (SUMMED, "40 more names are in the files of the ranks only")

@@ -6,7 +6,7 @@ from megatron_nanguard.records.incident import Infected
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.sections import propagation
 from tests.unit.diagnosis.factories import origin
-from tests.unit.report.cases import case, described
+from tests.unit.report.factories import described, opened_incident
 
 TP = "tensor-parallel group of pp1 dp0, ranks 4, 5"
 DP = "data-parallel group of tp0 pp1, ranks 4, 6"
@@ -19,8 +19,8 @@ def way(text: str, detail: str, *below: Point) -> Point:
 def test_without_an_origin_or_without_a_spread_there_is_no_tree() -> None:
     infected = (Infected(4, "allreduce_ no. 38", TP, (5,)),)
 
-    assert propagation.describe(case(infected=infected)) is None
-    assert propagation.describe(case(origin=(origin(path=("log in decoder.layers.3.mlp",)),))) is None
+    assert propagation.describe(opened_incident(infected=infected)) is None
+    assert propagation.describe(opened_incident(origin=(origin(path=("log in decoder.layers.3.mlp",)),))) is None
 
 
 def test_what_a_rank_made_bad_hangs_below_it() -> None:
@@ -30,7 +30,7 @@ def test_what_a_rank_made_bad_hangs_below_it() -> None:
     )
     path = ("log in mlp", "mul in mlp", "add_ in mlp.weight")
 
-    assert propagation.describe(case(origin=(origin(path=path),), infected=infected)) == Block(
+    assert propagation.describe(opened_incident(origin=(origin(path=path),), infected=infected)) == Block(
         "How it spread: 2 ranks through communication alone",
         tree=(
             Point(
@@ -52,13 +52,13 @@ def test_what_a_rank_made_bad_hangs_below_it() -> None:
 def test_ranks_that_share_a_communication_are_told_together() -> None:
     infected = tuple(Infected(rank, "allreduce_ no. 0", "a group", (5,)) for rank in (9, 7, 8))
 
-    block = described(propagation.describe, case(origin=(origin(),), infected=infected))
+    block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
 
     assert block.tree[0].below == (way("ranks 7-9 by allreduce_ no. 0", "(a group)"),)
 
 
 def test_a_long_path_keeps_its_end_which_is_the_gradient() -> None:
-    block = described(propagation.describe, case(origin=(origin(path=tuple("abcdefgh")),)))
+    block = described(propagation.describe, opened_incident(origin=(origin(path=tuple("abcdefgh")),)))
 
     assert block.title == "How it spread"
     assert block.tree[0].below == (Point("on the rank:", detail="b > c > d > ... 2 more > g > h"),)
@@ -67,7 +67,7 @@ def test_a_long_path_keeps_its_end_which_is_the_gradient() -> None:
 def test_ways_that_no_origin_leads_to_stand_on_their_own_and_close_no_circle() -> None:
     infected = (Infected(1, "recv_ no. 0", "", (2,)), Infected(2, "recv_ no. 1", "", (1,)))
 
-    block = described(propagation.describe, case(origin=(origin(),), infected=infected))
+    block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
 
     assert block.tree[1:] == (way("rank 1 by recv_ no. 0", ""), way("rank 2 by recv_ no. 1", ""))
 
@@ -75,7 +75,9 @@ def test_ways_that_no_origin_leads_to_stand_on_their_own_and_close_no_circle() -
 def test_many_ways_and_origins_are_counted() -> None:
     infected = tuple(Infected(rank, f"recv_ no. {rank}", "", (5,)) for rank in range(10, 30))
 
-    block = described(propagation.describe, case(origin=tuple(origin() for _ in range(5)), infected=infected))
+    block = described(
+        propagation.describe, opened_incident(origin=tuple(origin() for _ in range(5)), infected=infected)
+    )
 
     assert len(block.tree) == 3
     assert len(block.tree[0].below) == 16
@@ -85,7 +87,7 @@ def test_many_ways_and_origins_are_counted() -> None:
 def test_a_message_that_names_its_sender_needs_no_group() -> None:
     infected = (Infected(1, "PP recv from rank 5", "rank 5 to rank 1", (5,), "backward of micro-batch 2"),)
 
-    block = described(propagation.describe, case(origin=(origin(),), infected=infected))
+    block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
 
     assert block.tree[0].below == (way("rank 1 by PP recv from rank 5", "first used in backward of micro-batch 2"),)
 
@@ -94,6 +96,8 @@ def test_what_made_more_gradients_bad_is_told_below_the_tree() -> None:
     tied = Infected(4, "tied embeddings", "g", (0,), "finalize", "allreduce_ no. 0", ("output_layer.weight",))
     infected = (Infected(4, "TP all-reduce", TP, (5,)),)
 
-    block = described(propagation.describe, case(origin=(origin(),), infected=infected, also_infected=(tied,)))
+    block = described(
+        propagation.describe, opened_incident(origin=(origin(),), infected=infected, also_infected=(tied,))
+    )
 
     assert block.notes == ("more gradients of rank 4 went bad by tied embeddings from rank 0: output_layer.weight",)

@@ -7,7 +7,7 @@ from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.report.blocks import Grid, Mark, Tone
 from megatron_nanguard.report.sections.rank_grid import parallel_grid
 from tests.unit.factories import SIZES
-from tests.unit.report.cases import demo_rows, row
+from tests.unit.report.factories import demo_rows, row
 
 LARGE = ParallelSizes(world=16384, tp=8, cp=1, ep=1, dp=128, pp=16, expert_tp=8, expert_dp=128)
 

@@ -10,11 +10,11 @@ from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import replay
-from tests.unit.report.cases import case, described
+from tests.unit.report.factories import described, opened_incident
 
 
 def test_a_replay_that_was_not_done_has_no_section() -> None:
-    assert replay.describe(case(replay=ReplaySummary(why_not="no room"))) is None
+    assert replay.describe(opened_incident(replay=ReplaySummary(why_not="no room"))) is None
 
 
 def test_every_pass_tells_its_result_and_what_it_asks() -> None:
@@ -26,7 +26,7 @@ def test_every_pass_tells_its_result_and_what_it_asks() -> None:
         lower_scale="finite",
     )
 
-    assert replay.describe(case(replay=summary)) == Block(
+    assert replay.describe(opened_incident(replay=summary)) == Block(
         "The step run again",
         text=("The plain pass was the same as what had happened, bit for bit.",),
         columns=("pass", "result", "seconds", "what it asks"),
@@ -51,7 +51,7 @@ def test_every_pass_tells_its_result_and_what_it_asks() -> None:
 
 def test_a_marker_pass_finds_its_result() -> None:
     summary = ReplaySummary(done=True, stages=("marker fill: 0.11 s",), passes=(ReplayPass("marker", "no"),))
-    assert described(replay.describe, case(replay=summary)).rows[0][:2] == ("marker fill", "finite")
+    assert described(replay.describe, opened_incident(replay=summary)).rows[0][:2] == ("marker fill", "finite")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_marker_pass_finds_its_result() -> None:
 )
 def test_a_replay_that_is_not_exact_says_how_far(finite_exact: bool | None, words: str) -> None:
     inexact = ReplaySummary(done=True, exact=False, finite_exact=finite_exact)
-    assert described(replay.describe, case(replay=inexact)).text == (words,)
+    assert described(replay.describe, opened_incident(replay=inexact)).text == (words,)
 
 
 def test_what_became_finite_is_told_in_one_sentence() -> None:
@@ -72,8 +72,8 @@ def test_what_became_finite_is_told_in_one_sentence() -> None:
     sets = RankSets((1,), (0,), ())
 
     words = "In the plain pass NaN and Inf of rank 1 became finite; all else is the same bit for bit."
-    assert described(replay.describe, case(replay=healed, ranks=sets)).text == (words,)
-    assert described(replay.describe, case(replay=but(healed, only_losses=(1,)), ranks=sets)).text == (
+    assert described(replay.describe, opened_incident(replay=healed, ranks=sets)).text == (words,)
+    assert described(replay.describe, opened_incident(replay=but(healed, only_losses=(1,)), ranks=sets)).text == (
         words,
         "Of rank 1 no gradient was finite before, so that of theirs only the losses were compared.",
     )

@@ -8,11 +8,11 @@ from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import run_facts
-from tests.unit.report.cases import case
+from tests.unit.report.factories import opened_incident
 
 
 def test_numbers_that_are_not_known_are_left_out() -> None:
-    assert run_facts.describe(case()) == Block(
+    assert run_facts.describe(opened_incident()) == Block(
         "Run and step",
         rows=(
             ("run", "20260101-120000-ab12"),
@@ -26,12 +26,12 @@ def test_numbers_that_are_not_known_are_left_out() -> None:
 
 def test_virtual_pipelining_is_part_of_the_layout() -> None:
     chunks = ParallelSizes(8, 1, 1, 1, 2, 4, 1, 2, vpp=2)
-    assert ("layout", "8 ranks: PP4 VPP2 DP2") in run_facts.describe(case(sizes=chunks)).rows
+    assert ("layout", "8 ranks: PP4 VPP2 DP2") in run_facts.describe(opened_incident(sizes=chunks)).rows
 
 
 def test_numbers_that_are_known_are_given() -> None:
     one = ParallelSizes(1, 1, 1, 1, 1, 1, 1, 1)
-    known = case(
+    known = opened_incident(
         sizes=one,
         grad_norm=math.inf,
         clip_coefficient=0.0,

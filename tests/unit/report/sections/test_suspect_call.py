@@ -6,16 +6,16 @@ from megatron_nanguard.diagnosis.repetition import conclusion
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import suspect_call
 from tests.unit.diagnosis.factories import arbitration
-from tests.unit.report.cases import case, described
+from tests.unit.report.factories import described, opened_incident
 
 
 def test_without_a_call_there_is_no_section() -> None:
-    assert suspect_call.describe(case()) is None
+    assert suspect_call.describe(opened_incident()) is None
 
 
 def test_what_was_not_tried_is_left_out() -> None:
     call = arbitration()
-    assert described(suspect_call.describe, case(arbitrations=(call,))).rows == (
+    assert described(suspect_call.describe, opened_incident(arbitrations=(call,))).rows == (
         ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),
         ("together", conclusion(call)),
     )
@@ -36,7 +36,7 @@ def test_every_run_of_the_call_is_told() -> None:
         note="inputs from host memory",
     )
 
-    assert suspect_call.describe(case(arbitrations=(call,))) == Block(
+    assert suspect_call.describe(opened_incident(arbitrations=(call,))) == Block(
         "The accused call, run again on its own",
         rows=(
             ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),
@@ -51,7 +51,7 @@ def test_every_run_of_the_call_is_told() -> None:
 
 
 def test_many_calls_are_counted() -> None:
-    block = described(suspect_call.describe, case(arbitrations=(arbitration(),) * 5))
+    block = described(suspect_call.describe, opened_incident(arbitrations=(arbitration(),) * 5))
 
     assert len(block.rows) == 6
     assert block.notes == ("... and 2 more calls",)

@@ -12,11 +12,11 @@ from megatron_nanguard.records.incident import Cause
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from megatron_nanguard.report.blocks import Block, Tone
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import verdict
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import incident
-from tests.unit.report.cases import bundled, case, demo_rows, described
+from tests.unit.report.factories import bundled, demo_rows, described, opened_incident
 
 NUMERICS = Cause("numerics", 0.95, (), (), (), "the same steps with --lr halved")
 
@@ -28,11 +28,11 @@ JOB = (
 
 
 def sentence(**changes: object) -> str:
-    return described(verdict.describe, case(origin=(origin(**changes),))).text[0]
+    return described(verdict.describe, opened_incident(origin=(origin(**changes),))).text[0]
 
 
 def test_the_verdict_names_rank_host_module_cause_and_next_step() -> None:
-    opened = case(rows=demo_rows(), origin=(origin(),), causes=(NUMERICS,))
+    opened = opened_incident(rows=demo_rows(), origin=(origin(),), causes=(NUMERICS,))
 
     assert verdict.describe(opened) == Block(
         "Verdict",
@@ -92,7 +92,7 @@ def test_an_origin_of_several_ranks_names_them() -> None:
 
 
 def test_further_origins_are_counted() -> None:
-    block = described(verdict.describe, case(origin=(origin(), origin(rank=2), origin(rank=3))))
+    block = described(verdict.describe, opened_incident(origin=(origin(), origin(rank=2), origin(rank=3))))
 
     assert block.text[0].endswith(", backward of micro-batch 2, and 2 more origins independent of it.")
 
@@ -113,7 +113,7 @@ def test_further_origins_are_counted() -> None:
     ],
 )
 def test_without_an_origin_the_summary_comes_first_and_the_reason_is_said(replay: ReplaySummary, why: str) -> None:
-    block = described(verdict.describe, case(replay=replay))
+    block = described(verdict.describe, opened_incident(replay=replay))
 
     assert block.text == ("Step 3: something was not finite.",)
     assert block.notes == (f"Where it began is not known: {why}.",)
@@ -123,7 +123,7 @@ def test_without_an_origin_the_summary_comes_first_and_the_reason_is_said(replay
 def test_no_confidence_is_claimed_for_what_is_undecided() -> None:
     undecided = Cause("undecided", 0.7, (), (), (), "")
 
-    assert described(verdict.describe, case(causes=(undecided, NUMERICS))).rows == (
+    assert described(verdict.describe, opened_incident(causes=(undecided, NUMERICS))).rows == (
         ("cause", "undecided: numerics (very likely, 0.95), no other cause fits"),
         ("job", JOB),
         ("next", "the same steps with --lr halved"),
@@ -134,9 +134,9 @@ def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> No
     operator = Cause("operator", 0.4, (), (), (), "")
     undecided = Cause("undecided", 0.7, (), (), (), "")
 
-    decided = dict(described(verdict.describe, case(causes=(NUMERICS, operator))).rows)
-    open_still = dict(described(verdict.describe, case(causes=(undecided, NUMERICS, operator))).rows)
-    nothing = dict(described(verdict.describe, case(causes=(undecided,))).rows)
+    decided = dict(described(verdict.describe, opened_incident(causes=(NUMERICS, operator))).rows)
+    open_still = dict(described(verdict.describe, opened_incident(causes=(undecided, NUMERICS, operator))).rows)
+    nothing = dict(described(verdict.describe, opened_incident(causes=(undecided,))).rows)
 
     assert decided["cause"].startswith("numerics (very likely, 0.95), ahead of faulty operator (possible, 0.40). ")
     assert open_still["cause"] == "undecided: numerics (very likely, 0.95) or faulty operator (possible, 0.40)"
@@ -146,8 +146,8 @@ def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> No
 def test_the_command_stands_alone_and_whole(tmp_path: Path) -> None:
     look = replace(NUMERICS, next="open model.py:7; confirm with: python bundle/repro.py")
 
-    block = described(verdict.describe, Case(incident(causes=(look,)), bundled(tmp_path)))
+    block = described(verdict.describe, OpenedIncident(incident(causes=(look,)), bundled(tmp_path)))
 
     assert block.commands == (f"python {tmp_path}/bundle/repro.py",)
     assert block.rows[-1] == ("next", "open model.py:7")
-    assert described(verdict.describe, case(causes=(look,))).commands == ()
+    assert described(verdict.describe, opened_incident(causes=(look,))).commands == ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.report.html.pictures.axes import layers_in_order, short_names
-from tests.unit.report.html.cases import row
+from tests.unit.report.html.factories import row
 
 
 def test_layers_of_all_stages_stand_in_forward_order() -> None:

@@ -6,7 +6,7 @@ import math
 
 from megatron_nanguard.report.html.pictures.norm_heatmap import heat_map
 from tests.unit.factories import SIZES
-from tests.unit.report.html.cases import row
+from tests.unit.report.html.factories import row
 
 
 def test_finite_norms_stand_on_a_log_scale_and_the_others_in_colours_of_their_own() -> None:

@@ -6,7 +6,7 @@ import math
 
 from megatron_nanguard.report.html.pictures.norm_matrix import Cell, badness, norm_matrix
 from tests.unit.factories import SIZES
-from tests.unit.report.html.cases import LARGE, large_case, row
+from tests.unit.report.html.factories import LARGE, opened_large_run, row
 
 
 def test_a_line_is_a_pipeline_whose_layers_lie_on_its_stages() -> None:
@@ -31,7 +31,7 @@ def test_nan_outweighs_inf_and_inf_every_number() -> None:
 
 
 def test_a_large_run_keeps_its_bad_replicas_and_says_what_is_left_out() -> None:
-    matrix = norm_matrix(large_case().rows, LARGE)
+    matrix = norm_matrix(opened_large_run().rows, LARGE)
 
     # 128 replicas, 48 lines: the bad one, then the first 47
     assert [line.name for line in matrix.lines] == [*(f"dp {replica}" for replica in range(47)), "dp 113"]

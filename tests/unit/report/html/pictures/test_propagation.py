@@ -8,7 +8,7 @@ from megatron_nanguard.report.html.pictures.propagation import propagation_figur
 from megatron_nanguard.report.html.pictures.propagation_graph import lanes_of
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import incident
-from tests.unit.report.html.cases import demo_incident
+from tests.unit.report.html.factories import demo_incident
 
 
 def words_of(figure: Figure) -> list[str]:

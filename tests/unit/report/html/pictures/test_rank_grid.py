@@ -7,7 +7,7 @@ from dataclasses import replace
 from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.report.html.pictures.rank_grid import Grid, parallel_grid
 from tests.unit.factories import SIZES
-from tests.unit.report.html.cases import LARGE, large_case, row
+from tests.unit.report.html.factories import LARGE, opened_large_run, row
 
 ROWS = tuple(map(row, range(8)))
 
@@ -46,7 +46,7 @@ def test_a_rank_that_does_not_train_is_named_below_the_grid() -> None:
 
 def test_replicas_that_look_alike_are_one_row_of_a_large_run() -> None:
     # rank 5000 = tp 0 + 8 * (dp 113 + 128 * pp 4)
-    grid = parallel_grid(large_case().rows, LARGE)
+    grid = parallel_grid(opened_large_run().rows, LARGE)
 
     assert shown(grid) == [
         ("dp 0-112", ["~ 904"] * 16),
@@ -62,7 +62,7 @@ def test_the_gravest_rows_are_kept_where_there_are_too_many() -> None:
     # Every second replica has a clean rank on stage 0, so that no two neighbours look alike.
     rows = [
         replace(one, state=RankState.CLEAN) if one.coordinates.dp % 2 and one.rank < 1024 and not one.rank % 8 else one
-        for one in large_case().rows
+        for one in opened_large_run().rows
     ]
 
     grid = parallel_grid(rows, LARGE)

@@ -9,7 +9,7 @@ from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.records.postmortem import Microbatch
 from megatron_nanguard.report.html.pictures.replicas import compare_losses, compare_norms
 from tests.unit.factories import SIZES
-from tests.unit.report.html.cases import LARGE, large_case, row
+from tests.unit.report.html.factories import LARGE, opened_large_run, row
 
 ROWS = [row(rank) for rank in range(8)]
 
@@ -34,7 +34,7 @@ def test_one_replica_has_nothing_to_be_compared_with() -> None:
 
 
 def test_many_finite_replicas_become_the_range_they_span() -> None:
-    figure = compare_norms(large_case().rows, LARGE, None)
+    figure = compare_norms(opened_large_run().rows, LARGE, None)
 
     assert figure is not None
     low, high, *bad = figure.traces
@@ -45,7 +45,7 @@ def test_many_finite_replicas_become_the_range_they_span() -> None:
 
 
 def test_of_many_bad_replicas_the_first_are_drawn_and_the_others_counted() -> None:
-    rows = [replace(one, state=RankState.BAD_BEFORE) for one in large_case().rows if one.coordinates.pp == 4]
+    rows = [replace(one, state=RankState.BAD_BEFORE) for one in opened_large_run().rows if one.coordinates.pp == 4]
 
     figure = compare_norms(rows, LARGE, None)
 

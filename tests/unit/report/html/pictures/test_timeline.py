@@ -9,7 +9,7 @@ from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.pictures.timeline import timeline
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import incident
-from tests.unit.report.html.cases import demo_incident
+from tests.unit.report.html.factories import demo_incident
 
 
 def marks(figure: Figure | None) -> list[Any]:

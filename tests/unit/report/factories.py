@@ -11,7 +11,7 @@ from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.report import Section, blocks_of
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.opened_incident import Case, open_case
+from megatron_nanguard.report.opened_incident import OpenedIncident, open_incident
 from megatron_nanguard.report.rendering.text import render
 from tests.unit.factories import SIZES, incident
 
@@ -32,7 +32,7 @@ DEMO = {
 
 def report_text(incident: Incident, directory: Path, lang: str = "en") -> str:
     """One incident as plain text, its files being in the directory."""
-    return render(blocks_of(open_case(incident, directory), lang))
+    return render(blocks_of(open_incident(incident, directory), lang))
 
 
 def row(rank: int, state: RankState = RankState.CLEAN, sizes: ParallelSizes = SIZES, **changes: Any) -> RankRow:
@@ -47,12 +47,12 @@ def demo_rows() -> tuple[RankRow, ...]:
     return tuple(row(rank, state) for rank, state in DEMO.items())
 
 
-def case(record: Incident | None = None, rows: Sequence[RankRow] = (), **changes: Any) -> Case:
+def opened_incident(record: Incident | None = None, rows: Sequence[RankRow] = (), **changes: Any) -> OpenedIncident:
     """The smallest incident with what a test wants different."""
-    return Case(record or incident(**changes), DIRECTORY, tuple(rows))
+    return OpenedIncident(record or incident(**changes), DIRECTORY, tuple(rows))
 
 
-def described(section: Section, opened: Case) -> Block:
+def described(section: Section, opened: OpenedIncident) -> Block:
     """What a section has to say; something it must have."""
     block = section(opened)
     assert block is not None

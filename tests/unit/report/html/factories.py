@@ -11,7 +11,7 @@ from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Cause, Incident, Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Microbatch, RankSets
-from megatron_nanguard.report.opened_incident import Case
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import PLACES, SETS, SIZES, incident, place
 
@@ -73,20 +73,20 @@ def demo_incident(**changes: Any) -> Incident:
     return incident(**{**known, **changes})
 
 
-def demo_case(**changes: Any) -> Case:
+def opened_demo(**changes: Any) -> OpenedIncident:
     """The demo with a row per rank."""
-    return Case(demo_incident(**changes), Path("/data/DIR"), tuple(map(row, range(8))))
+    return OpenedIncident(demo_incident(**changes), Path("/data/DIR"), tuple(map(row, range(8))))
 
 
 @functools.cache
-def large_case() -> Case:
+def opened_large_run() -> OpenedIncident:
     """Sixteen thousand ranks: rank 5000 began, its replica is bad up to its stage, all other ranks are infected."""
     rows = tuple(map(_large_row, range(LARGE.world)))
     bad = tuple(one.rank for one in rows if one.state in (RankState.ORIGIN, RankState.BAD_BEFORE))
     after = tuple(one.rank for one in rows if one.state is RankState.INFECTED)
     sets = RankSets(bad_before=bad, bad_after_only=after, clean=())
     begun = origin(rank=5000, coords=rows[5000].label, ranks=())
-    return Case(demo_incident(sizes=LARGE, ranks=sets, origin=(begun,), infected=()), Path("/data/DIR"), rows)
+    return OpenedIncident(demo_incident(sizes=LARGE, ranks=sets, origin=(begun,), infected=()), Path("/data/DIR"), rows)
 
 
 def _large_row(rank: int) -> RankRow:
