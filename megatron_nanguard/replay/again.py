@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.megatron_api import rerun
 from megatron_nanguard.megatron_api.bucket_state import weights_stay, zero_gradients
+from megatron_nanguard.megatron_api.process_state import rerun_machine_off
 from megatron_nanguard.megatron_api.schedules import Around, followed
 from megatron_nanguard.replay.call import RecordedCall
 from megatron_nanguard.replay.digests import Digests
@@ -92,7 +92,7 @@ def replay(
     started = time.perf_counter()
     with (
         call.recording.handed_out_again(batch),
-        rerun.standing_still(),
+        rerun_machine_off(),
         weights_stay(call.chunks),
         followed(call.chunks, _both(at, after_backward)),
         # optimizer.step is under no_grad: without the recorded mode there is no backward, and equal losses hide it.

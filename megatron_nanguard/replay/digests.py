@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.device import Device
-from megatron_nanguard.megatron_api import accumulators, rng_tracker
+from megatron_nanguard.megatron_api import rng_tracker
 from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.megatron_api.process_state import accumulated_tensors
 
 RUN = 1 << 20
 """Words at a time, so that weights and products take little memory."""
@@ -46,7 +47,7 @@ class Digests:
             parameters=_combined(param for chunk in chunks for param in chunk.parameters()),
             buffers=_combined(b for module in modules for b in module._buffers.values() if b is not None),
             random=_combined([torch.get_rng_state(), device.rng_state(), *rng_tracker.states().values()]),
-            accumulators=_combined(t for one in accumulators.accumulators() for t in accumulators.tensors(one.value)),
+            accumulators=_combined(accumulated_tensors()),
         )
 
     def differences(self, other: Digests) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.device import Device
-from megatron_nanguard.megatron_api import accumulators, bucket_state, rerun, timers
+from megatron_nanguard.megatron_api import bucket_state, process_state
 from megatron_nanguard.sentinel import RngStates
 
 PutBack = Callable[[], None]
@@ -84,10 +84,10 @@ class Snapshot:
         parts = {
             **random.put_back(device),
             "buffers": put_back_buffers,
-            "accumulators": accumulators.keep(),
+            "accumulators": process_state.keep_accumulators(),
             "buckets": bucket_state.keep(chunks),
-            "rerun": rerun.keep(),
-            "timers": timers.keep(),
+            "rerun": process_state.keep_rerun_machine(),
+            "timers": process_state.keep_timers(),
         }
         return cls(random, buffers, parts)
 

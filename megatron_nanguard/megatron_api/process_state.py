@@ -1,0 +1,169 @@
+"""What a pass of the schedule changes outside of model and optimizer: sums for the log, timers, rerun state machine.
+
+Each `keep_...` notes the state now and returns a function that puts it back, as often as it is called.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from megatron_nanguard.megatron_api.protocols import RerunStateMachine, Timers
+
+ACCUMULATORS = (
+    ("megatron.core.transformer.moe.moe_logging", "_MOE_METRICS_TRACKER._metrics"),
+    ("megatron.core.transformer.moe.moe_utils", "_MOE_LAYER_WISE_LOGGING_TRACKER"),
+    ("megatron.core.parallel_state", "_MOE_LAYER_WISE_LOGGING_TRACKER"),
+    ("megatron.core.transformer.multi_token_prediction", "MTPLossLoggingHelper.tracker"),
+    ("megatron.training.training", "_seqlen_stats_in_iteration"),
+    ("megatron.training.training", "_seqlen_stats_active"),
+)
+"""Module and path of what a forward pass adds up for the log: MoE losses, MTP losses, sequence lengths.
+
+The first three are the same thing from 0.18 on, from 0.13 on, and before.
+"""
+
+
+class Accumulator(NamedTuple):
+    """One sum for the log.
+
+    Attributes:
+        owner: module, class or object that holds it.
+        name: its attribute there.
+    """
+
+    owner: Any
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """What has been added up so far."""
+        return getattr(self.owner, self.name)
+
+
+def accumulators() -> list[Accumulator]:
+    """Return those that exist now: some are made by the first forward pass."""
+    return [one for module, path in ACCUMULATORS for one in _found(sys.modules.get(module), path)]
+
+
+def keep_accumulators() -> Callable[[], None]:
+    """Copy the sums for the log; putting them back empties those that did not exist yet."""
+    kept = [(one, _copied(one.value)) for one in accumulators()]
+
+    def put_back() -> None:
+        known = {(id(one.owner), one.name) for one, _ in kept}
+        for one in accumulators():
+            if (id(one.owner), one.name) not in known:
+                setattr(one.owner, one.name, type(one.value)())
+        for one, value in kept:
+            setattr(one.owner, one.name, _copied(value))
+
+    return put_back
+
+
+def accumulated_tensors() -> Iterator[Tensor]:
+    """Yield every tensor of the sums for the log, in an order that is the same in every pass."""
+    for one in accumulators():
+        yield from _tensors(one.value)
+
+
+def keep_timers() -> Callable[[], None]:
+    """Note every timer of Megatron; putting them back drops those that came since.
+
+    A pass that is run again would count twice, inside another timer that is running.
+
+    Source: megatron/core/timers.py, Timers and Timer
+    """
+    holder = sys.modules.get("megatron.training.global_vars")
+    timers: Timers | None = None if holder is None else vars(holder).get("_GLOBAL_TIMERS")
+    if timers is None:
+        return lambda: None
+    kept = {name: dict(vars(timer)) for name, timer in timers._timers.items()}
+
+    def put_back() -> None:
+        for name in list(timers._timers):
+            if name in kept:
+                vars(timers._timers[name]).update(kept[name])
+            else:
+                del timers._timers[name]
+
+    return put_back
+
+
+def keep_rerun_machine() -> Callable[[], None]:
+    """Note the state of Megatron's rerun state machine; nothing before 0.10, which has none."""
+    machine = _rerun_machine()
+    if machine is None:
+        return lambda: None
+    kept = {name: copy.copy(value) for name, value in vars(machine).items()}
+
+    def put_back() -> None:
+        vars(machine).clear()
+        vars(machine).update({name: copy.copy(value) for name, value in kept.items()})
+
+    return put_back
+
+
+@contextmanager
+def rerun_machine_off() -> Iterator[None]:
+    """Let results pass unvalidated: a call between two steps looks to the machine like an error of the caller.
+
+    Source: megatron/core/rerun_state_machine.py, validate_result
+    """
+    machine = _rerun_machine()
+    if machine is None:
+        yield
+        return
+    before = vars(machine).get("validate_result")
+    machine.validate_result = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        del machine.validate_result
+        if before is not None:
+            machine.validate_result = before
+
+
+def _found(owner: Any, path: str) -> Iterator[Accumulator]:
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part, None)
+    if owner is not None and hasattr(owner, name):
+        yield Accumulator(owner, name)
+
+
+def _copied(value: Any) -> Any:
+    """Copy a value with its tensors; process groups and the like are shared."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if not is_dataclass(value):
+        return value
+    twin = copy.copy(value)
+    for field in fields(value):
+        setattr(twin, field.name, _copied(getattr(value, field.name)))
+    return twin
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield every tensor that `_copied` would copy."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for key in sorted(value):
+            yield from _tensors(value[key])
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
+
+
+def _rerun_machine() -> RerunStateMachine | None:
+    module = sys.modules.get("megatron.core.rerun_state_machine")
+    return None if module is None else vars(module).get("_GLOBAL_RERUN_STATE_MACHINE")
