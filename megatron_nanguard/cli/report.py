@@ -11,8 +11,7 @@ from megatron_nanguard.cli.output import say
 from megatron_nanguard.cli.page import check_target, write_page
 from megatron_nanguard.cli.progress import track
 from megatron_nanguard.diagnosis.concluding import conclude
-from megatron_nanguard.postmortem.arguments import arguments_of_run
-from megatron_nanguard.postmortem.job_history import earlier_incidents
+from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_incidents
 from megatron_nanguard.postmortem.reading import Found, load_incident, read_traces
 from megatron_nanguard.printable import printable_json
 from megatron_nanguard.records.incident import Incident

@@ -1,4 +1,4 @@
-"""What went before an incident: earlier ones of the run, and of earlier attempts of the same job.
+"""The run and the job of an incident: its arguments, and earlier incidents of the run and of earlier attempts.
 
 A job that starts again under the same `--nanguard-dir` leaves one run per attempt; names of runs begin with their start
 time.
@@ -77,3 +77,15 @@ def _is_attempt(run: Path, mine: Fingerprint) -> bool:
         return is_same_job(mine, read_record(Fingerprint, run / FINGERPRINT_NAME))
     except PostmortemError:
         return False
+
+
+def arguments_of_run(directory: Path) -> dict[str, str]:
+    """The host's arguments as text; none where the run did not leave them, or they cannot be read.
+
+    Args:
+        directory: of the incident, in that of its run.
+    """
+    try:
+        return read_record(Fingerprint, directory.absolute().parent.parent / FINGERPRINT_NAME).arguments
+    except PostmortemError:
+        return {}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
-from megatron_nanguard.postmortem.short_health import cut_health, without_zeros
+from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.phrase import phrase, phrases_of
 from megatron_nanguard.records.postmortem import LocalGradients, Microbatch, Postmortem, ReducedState
@@ -118,3 +119,28 @@ def _cut_notes(postmortem: Postmortem, length: int) -> tuple[str, ...]:
         if left_out
         else notes
     )
+
+
+KEPT_CHANGES: Final = 8
+READINGS_UP_TO: Final = 256
+"""Lists shorter than this leave no room for readings."""
+
+
+def without_zeros(health: DeviceHealth | None) -> DeviceHealth | None:
+    """Leave out the errors that never happened."""
+    if health is None:
+        return None
+    readings = (
+        replace(reading, counters={name: count for name, count in reading.counters.items() if count})
+        for reading in health.readings
+    )
+    return replace(health, readings=tuple(readings))
+
+
+def cut_health(health: DeviceHealth | None, length: int) -> DeviceHealth | None:
+    """Keep as many changes as there is room for, worst first; the readings, and silence, only while lists are long."""
+    if health is None or length >= READINGS_UP_TO:
+        return health
+    if not (health.differences or health.problems):
+        return None
+    return replace(health, differences=health.differences[: max(length, KEPT_CHANGES)], readings=())

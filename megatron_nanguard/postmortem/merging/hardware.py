@@ -1,4 +1,4 @@
-"""The devices of a run, equal ones counted, and which of them the accused ranks computed on."""
+"""The devices of a run, equal ones counted, and the hardware readings that a merged incident keeps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import Counter
 from typing import Final
 
 from megatron_nanguard.records.device import RankDevice
+from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.records.postmortem import Postmortem, RankSets
 
-LISTED: Final = 512
+LISTED_DEVICES: Final = 512
 """Accused ranks whose device is told; a fault of more than these is none of a device."""
 
 
@@ -41,4 +42,54 @@ class DeviceMerger:
     def accused(self, ranks: RankSets) -> tuple[RankDevice, ...]:
         """Where the ranks computed that were bad before the reduction, or only after it where none was."""
         candidates = ranks.bad_before or ranks.bad_after_only
-        return tuple(self._of_rank[rank] for rank in candidates if rank in self._of_rank)[:LISTED]
+        return tuple(self._of_rank[rank] for rank in candidates if rank in self._of_rank)[:LISTED_DEVICES]
+
+
+LISTED_PER_REASON: Final = 64
+"""Ranks that are kept for one reason."""
+HEALTHY_PEERS: Final = 2
+"""Healthy ranks that are kept to compare with."""
+
+
+class HealthMerger:
+    """Keeps ranks with something new, ranks that may be where it began, and a few healthy ones."""
+
+    def __init__(self) -> None:
+        self._lost_data: list[DeviceHealth] = []
+        self._tried: list[DeviceHealth] = []
+        self._bad: list[DeviceHealth] = []
+        self._with_news: list[DeviceHealth] = []
+        self._with_notes: list[DeviceHealth] = []
+        self._peers: list[DeviceHealth] = []
+
+    def add(self, postmortem: Postmortem, fate: str) -> None:
+        """Take one rank in.
+
+        Args:
+            fate: what happened to it: "bad_before", "bad_after_only" or "clean".
+        """
+        health = postmortem.health
+        if health is None or not (health.readings or health.differences or health.problems):
+            return
+        if health.has_lost_data:
+            _keep(self._lost_data, health)
+        elif postmortem.arbitrations:
+            _keep(self._tried, health)
+        elif fate == "bad_before":
+            _keep(self._bad, health)
+        elif health.has_news:
+            _keep(self._with_news, health)
+        elif health.differences:
+            _keep(self._with_notes, health)
+        elif health.readings:
+            _keep(self._peers, health, HEALTHY_PEERS)
+
+    def merged(self) -> tuple[DeviceHealth, ...]:
+        """All that was kept, by rank; the verdict tells later which of them matter."""
+        kept = (*self._lost_data, *self._tried, *self._bad, *self._with_news, *self._with_notes, *self._peers)
+        return tuple(sorted(kept, key=lambda health: health.rank))
+
+
+def _keep(kept: list[DeviceHealth], health: DeviceHealth, most: int = LISTED_PER_REASON) -> None:
+    if len(kept) < most:
+        kept.append(health)

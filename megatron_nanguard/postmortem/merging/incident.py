@@ -10,13 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.merged_health import HealthMerger
-from megatron_nanguard.postmortem.merged_losses import LossMerger
-from megatron_nanguard.postmortem.merged_replay import ReplayMerger
-from megatron_nanguard.postmortem.merging.hardware import DeviceMerger
+from megatron_nanguard.postmortem.merging.hardware import DeviceMerger, HealthMerger
 from megatron_nanguard.postmortem.merging.infection import trace_infection
-from megatron_nanguard.postmortem.merging.sentences import summarize
-from megatron_nanguard.postmortem.merging.values import ParameterMerger
+from megatron_nanguard.postmortem.merging.sentences import ReplayMerger, summarize
+from megatron_nanguard.postmortem.merging.values import LossMerger, ParameterMerger
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, RankGroup

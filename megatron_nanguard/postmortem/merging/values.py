@@ -1,21 +1,22 @@
-"""Bad parameters of many ranks, joined by their global names.
+"""Bad parameters of many ranks, joined by their global names, and losses, joined by micro-batch.
 
-In the incident they stand nearest to the loss first: where the fault came up in backward, the first one is nearest to
-its origin.
+In the incident the parameter nearest to the loss comes first: if the fault arose in the backward pass, this one is the
+nearest to its origin.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.incident import MergedParameter
+from megatron_nanguard.records.incident import MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.parameters import depth_of
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.postmortem import BadParameter, Pattern, Postmortem
+from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Pattern, Postmortem
 
 LISTED_PARAMETERS = 512
 LISTED_RANKS = 64
@@ -26,7 +27,7 @@ Where = Literal["local", "reduced"]
 
 
 @dataclass
-class _Seen:
+class _JoinedParameter:
     has_nan: bool = False
     has_inf: bool = False
     norm: float | None = None
@@ -36,7 +37,7 @@ class _Seen:
 
 
 @dataclass
-class _Alike:
+class _EqualLists:
     """Ranks that gave the same list, the very same object."""
 
     where: Where
@@ -48,8 +49,8 @@ class ParameterMerger:
     """Collects bad parameters rank by rank."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Where, str], _Seen] = {}
-        self._alike: dict[tuple[Where, int], _Alike] = {}
+        self._seen: dict[tuple[Where, str], _JoinedParameter] = {}
+        self._equal_lists: dict[tuple[Where, int], _EqualLists] = {}
         self._cut_ranks = 0
 
     def add(self, postmortem: Postmortem) -> None:
@@ -68,7 +69,7 @@ class ParameterMerger:
         """
         self._join_all()
         ordered = sorted(self._seen, key=_nearest_to_loss)
-        listed = tuple(_merge(*key, self._seen[key], sizes) for key in ordered[:LISTED_PARAMETERS])
+        listed = tuple(_merge_parameter(*key, self._seen[key], sizes) for key in ordered[:LISTED_PARAMETERS])
         notes = (
             (phrase("lists of bad parameters that were cut short: {number}", number=self._cut_ranks),)
             if self._cut_ranks
@@ -81,20 +82,20 @@ class ParameterMerger:
         if not parameters:
             return
         key = where, id(parameters)
-        if key not in self._alike:
-            if len(self._alike) >= GATHERED_LISTS:
+        if key not in self._equal_lists:
+            if len(self._equal_lists) >= GATHERED_LISTS:
                 self._join_all()
-            self._alike[key] = _Alike(where, parameters)
-        self._alike[key].places.append(place)
+            self._equal_lists[key] = _EqualLists(where, parameters)
+        self._equal_lists[key].places.append(place)
 
     def _join_all(self) -> None:
-        for alike in self._alike.values():
-            for parameter in alike.parameters:
-                self._join(alike.where, parameter, alike.places)
-        self._alike.clear()
+        for equal in self._equal_lists.values():
+            for parameter in equal.parameters:
+                self._join(equal.where, parameter, equal.places)
+        self._equal_lists.clear()
 
     def _join(self, where: Where, parameter: BadParameter, places: list[Coordinates]) -> None:
-        seen = self._seen.setdefault((where, parameter.name), _Seen())
+        seen = self._seen.setdefault((where, parameter.name), _JoinedParameter())
         seen.has_nan |= "nan" in parameter.pattern
         seen.has_inf |= "inf" in parameter.pattern.split("+")
         seen.norm = _worst(seen.norm, parameter.norm)
@@ -108,7 +109,7 @@ def _nearest_to_loss(key: tuple[Where, str]) -> tuple[bool, float]:
     return where == "reduced", -depth_of(name)
 
 
-def _merge(where: Where, name: str, seen: _Seen, sizes: ParallelSizes) -> MergedParameter:
+def _merge_parameter(where: Where, name: str, seen: _JoinedParameter, sizes: ParallelSizes) -> MergedParameter:
     places = heapq.nsmallest(LISTED_RANKS, seen.places, key=lambda place: place.rank)
     return MergedParameter(
         name=name,
@@ -123,7 +124,7 @@ def _merge(where: Where, name: str, seen: _Seen, sizes: ParallelSizes) -> Merged
     )
 
 
-def _pattern(seen: _Seen) -> Pattern:
+def _pattern(seen: _JoinedParameter) -> Pattern:
     if seen.has_nan and seen.has_inf:
         return "nan+inf"
     if seen.has_nan:
@@ -147,3 +148,46 @@ def _sum(first: int | None, second: int | None) -> int | None:
     if first is None or second is None:
         return second if first is None else first
     return first + second
+
+
+@dataclass
+class _LossRange:
+    num_ranks: int = 0
+    lowest: float = math.inf
+    highest: float = -math.inf
+    nonfinite_ranks: list[int] = field(default_factory=list)
+
+
+class LossMerger:
+    """Collects losses rank by rank; ranks that compute no loss add nothing."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _LossRange] = {}
+
+    def add(self, rank: int, microbatches: Iterable[Microbatch]) -> None:
+        """Take the micro-batches of one rank."""
+        for microbatch in microbatches:
+            if microbatch.loss is None:
+                continue
+            losses = self._seen.setdefault(microbatch.index, _LossRange())
+            losses.num_ranks += 1
+            if math.isfinite(microbatch.loss):
+                losses.lowest = min(losses.lowest, microbatch.loss)
+                losses.highest = max(losses.highest, microbatch.loss)
+            else:
+                losses.nonfinite_ranks.append(rank)
+
+    def merged(self) -> tuple[MicrobatchLosses, ...]:
+        """The losses by micro-batch, in the order of the step."""
+        return tuple(_merge_losses(index, losses) for index, losses in sorted(self._seen.items()))
+
+
+def _merge_losses(index: int, losses: _LossRange) -> MicrobatchLosses:
+    some_finite = losses.num_ranks > len(losses.nonfinite_ranks)
+    return MicrobatchLosses(
+        index=index,
+        num_ranks=losses.num_ranks,
+        lowest=losses.lowest if some_finite else None,
+        highest=losses.highest if some_finite else None,
+        nonfinite_ranks=tuple(sorted(losses.nonfinite_ranks)),
+    )

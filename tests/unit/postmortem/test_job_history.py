@@ -1,4 +1,4 @@
-"""What went before an incident, in its run and in earlier attempts of the same job."""
+"""Arguments of a run, and what went before an incident in it and in earlier attempts of the same job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.postmortem.job_history import earlier_incidents, is_same_job
+from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_incidents, is_same_job
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.fingerprint import Fingerprint
 from tests.unit.factories import incident
@@ -121,3 +121,13 @@ def test_an_incident_that_was_copied_out_of_its_run_has_no_past(tmp_path: Path) 
 
     assert before(tmp_path / "incident") == []
     assert before(Path("/incident")) == []
+
+
+def test_the_arguments_of_the_run_that_an_incident_is_in(tmp_path: Path) -> None:
+    (incident,) = attempt(tmp_path, FIRST, 3)
+
+    assert arguments_of_run(incident) == ARGUMENTS
+
+
+def test_an_incident_that_was_carried_elsewhere_has_none(tmp_path: Path) -> None:
+    assert arguments_of_run(tmp_path / "incidents" / "step_00000003") == {}

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.postmortem.limits import BAD_BYTES, CLEAN_BYTES, INFECTED_BYTES, fit
+from megatron_nanguard.postmortem.limits import BAD_BYTES, CLEAN_BYTES, INFECTED_BYTES, cut_health, fit, without_zeros
+from megatron_nanguard.records.health import HealthReading
 from megatron_nanguard.records.json_form import to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, RankSets, ReducedState
 from tests.unit.factories import FINITE_LOCAL, NO_FLAGS, REPLICA_0, bad_parameter, demo_postmortem, postmortem
+from tests.unit.hardware import LOST_DATA, health
 
 MANY_RANKS = RankSets((0, 1, 4, 5), (2, 3, 6, 7), tuple(range(8, 16384)))
 
@@ -125,3 +127,41 @@ def test_how_texts_were_put_together_is_left_out_first() -> None:
     assert fit(postmortem(0, notes=told)).phrases == {}
     long = fit(bad_rank(1, notes=(phrase("rank {rank}: {note}", rank=5, note="x" * BAD_BYTES),)))
     assert long.phrases == {}
+
+
+TEMPERATURE = HealthReading("nvml", "device", {}, {"temperature": "61 C"})
+
+
+def test_errors_that_never_happened_go_first() -> None:
+    found = without_zeros(health(5))
+    assert found is not None
+    assert found.readings[0].counters == {"ECC errors, corrected, volatile": 4}
+    assert without_zeros(None) is None
+
+
+def test_readings_go_before_changes() -> None:
+    told = health(5, *[LOST_DATA] * 20)
+    short = cut_health(told, 4)
+    assert cut_health(told, 1024) is told
+    assert short is not None
+    assert (len(short.differences), short.readings) == (8, ())
+    assert cut_health(None, 4) is None
+
+
+def test_a_device_with_nothing_new_goes_altogether() -> None:
+    assert cut_health(health(5), 4) is None
+    hung = health(5, problems=("NVML: no answer after 10 s",))
+    assert cut_health(hung, 4) == replace(hung, readings=())
+
+
+@pytest.mark.parametrize(("num_layers", "readings"), [(30, (TEMPERATURE,)), (41, None)])
+def test_a_clean_rank_stays_small_and_keeps_the_picture_of_its_depth(
+    num_layers: int, readings: tuple[HealthReading, ...] | None
+) -> None:
+    layers = {f"decoder.layers.{layer}": 0.123456 for layer in range(num_layers)}
+    local = LocalGradients(1.5, (), {}, 0, norm_by_layer=layers)
+    reading = replace(TEMPERATURE, counters={f"errors of the kind number {number}": 0 for number in range(20)})
+    cut = fit(postmortem(7, local=local, health=health(7, readings=(reading,))))
+    assert len(to_json(cut)) <= CLEAN_BYTES
+    assert cut.local.norm_by_layer == layers
+    assert (cut.health.readings if cut.health else None) == readings

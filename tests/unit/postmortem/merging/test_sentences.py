@@ -1,12 +1,13 @@
-"""The sentence that stands first."""
+"""The summary of an incident, and the reasons why the step was not run again."""
 
 from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.postmortem.merging.sentences import summarize
+from megatron_nanguard.postmortem.merging.sentences import ReplayMerger, summarize
 from megatron_nanguard.records.coordinates import RankGroup
 from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.replay import ReplaySummary
 
 GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
 
@@ -52,3 +53,50 @@ def test_without_groups_there_are_no_brackets() -> None:
     assert summarize(7, Kind.LOSS, RankSets((3,), (), ()), []) == (
         "Step 7: the loss on rank 3 was not finite, while every gradient was."
     )
+
+
+DICT = "the data iterator is a dict, which is no iterator"
+OTHERS = ReplaySummary(why_not="rank 5 cannot run the step again, see the post-mortem there")
+DONE = ReplaySummary(True, "", True, ("plain: 0.10 s",))
+
+
+def obstacle(why: str) -> ReplaySummary:
+    return ReplaySummary(why_not=why, obstacle=why)
+
+
+def merged(*summaries: ReplaySummary) -> ReplaySummary:
+    merger = ReplayMerger()
+    for rank, summary in enumerate(summaries):
+        merger.add(rank, summary)
+    return merger.merged()
+
+
+def test_the_rank_that_could_not_is_named_with_its_reason() -> None:
+    assert merged(OTHERS, obstacle(DICT), OTHERS) == ReplaySummary(why_not=f"rank 1 cannot run the step again: {DICT}")
+
+
+def test_ranks_with_one_reason_are_told_together_and_further_reasons_after_them() -> None:
+    assert merged(obstacle(DICT), OTHERS, obstacle("no room"), obstacle(DICT)).why_not == (
+        f"ranks 0, 3 cannot run the step again: {DICT}; rank 2 cannot run the step again: no room"
+    )
+
+
+def test_a_reason_of_all_ranks_stands_alone() -> None:
+    assert merged(obstacle("switched off"), obstacle("switched off")) == ReplaySummary(why_not="switched off")
+
+
+def test_many_reasons_are_cut_and_counted() -> None:
+    whole = merged(OTHERS, *(obstacle(f"reason {number}") for number in range(6))).why_not
+
+    assert whole.endswith("; rank 4 cannot run the step again: reason 3; and 2 more reasons")
+
+
+def test_a_reason_that_holds_for_all_is_not_a_rank_s_own() -> None:
+    no_operator = ReplaySummary(why_not="every element is finite: there is no operator to look for")
+
+    assert merged(no_operator, no_operator) == no_operator
+
+
+def test_a_rank_that_came_to_the_end_tells_for_those_that_did_not() -> None:
+    assert merged(ReplaySummary(), DONE, ReplaySummary()) == DONE
+    assert merged() == ReplaySummary()
