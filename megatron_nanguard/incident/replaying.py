@@ -31,7 +31,7 @@ from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace, TracedOrigin
 from megatron_nanguard.replay import DecisionPoint
 from megatron_nanguard.replay.experiments import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
-from megatron_nanguard.tracing.prefill import MarkerFill
+from megatron_nanguard.tracing.marker_fill import MarkerFill
 from megatron_nanguard.tracing.tracer import Tracer
 
 

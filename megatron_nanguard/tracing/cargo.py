@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from megatron_nanguard.records.trace import Message, TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
-from megatron_nanguard.tracing.events import Event, Output
-from megatron_nanguard.tracing.flags import Flags, pattern
-from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.walk import Walk
+from megatron_nanguard.tracing.recording.events import TracedEvent, TracedOutput
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern
+from megatron_nanguard.tracing.walking.walk import Walk
 
 
-def described(walk: Walk, flags: Flags, number: int, message: Message) -> Message:
+def described(walk: Walk, flags: NonfiniteFlags, number: int, message: Message) -> Message:
     """An arrival with what went in and out on this rank, and where it was called.
 
     Args:
@@ -33,17 +33,17 @@ def described(walk: Walk, flags: Flags, number: int, message: Message) -> Messag
     )
 
 
-def _largest(event: Event, flags: Flags) -> TensorFacts | None:
+def _largest(event: TracedEvent, flags: NonfiniteFlags) -> TensorFacts | None:
     """Of all that was sent, what is largest in magnitude."""
     assert event.sent is not None
     sent = [
-        _facts(read.name, Output(slot, read.seen.shape, read.seen.dtype), flags)
+        _facts(read.name, TracedOutput(slot, read.seen.shape, read.seen.dtype), flags)
         for read, slot in zip(event.reads, event.sent.slots, strict=True)
     ]
     return max(sent, key=lambda facts: facts.absmax or 0.0, default=None)
 
 
-def _worst(walk: Walk, flags: Flags, number: int) -> TensorFacts | None:
+def _worst(walk: Walk, flags: NonfiniteFlags, number: int) -> TensorFacts | None:
     """What is bad of what arrived; the first of it."""
     outputs = walk.events[number].outputs
     bad = (output for place, output in enumerate(outputs) if walk.value(Writer(number, place)))
@@ -51,7 +51,7 @@ def _worst(walk: Walk, flags: Flags, number: int) -> TensorFacts | None:
     return None if found is None else _facts("", found, flags)
 
 
-def _facts(name: str, output: Output, flags: Flags) -> TensorFacts:
+def _facts(name: str, output: TracedOutput, flags: NonfiniteFlags) -> TensorFacts:
     """The ends of a tensor that is bad are its bad elements: there nothing is told of its size."""
     facts = TensorFacts(name, output.shape, dtype_name(output.dtype), pattern(flags.bits(output.slot)))
     if output.slot is None:

@@ -27,14 +27,14 @@ from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.tracing.catching import Catcher
-from megatron_nanguard.tracing.events import SinkRead, Trace
-from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.outside import Outside, module_of
-from megatron_nanguard.tracing.place import Place, Step
-from megatron_nanguard.tracing.recorder import Recorder
+from megatron_nanguard.tracing.places.current_place import CurrentPlace
+from megatron_nanguard.tracing.places.step_place import Step, StepPlace
+from megatron_nanguard.tracing.recording.events import SinkRead, Trace
+from megatron_nanguard.tracing.recording.external_tensors import ExternalTensors, module_of
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.recorder import EventRecorder
 from megatron_nanguard.tracing.regions import gradient_names, is_region
-from megatron_nanguard.tracing.summary import summarize
-from megatron_nanguard.tracing.whereabouts import Whereabouts
+from megatron_nanguard.tracing.walking.rank_trace import summarize
 
 _Result = TypeVar("_Result")
 
@@ -82,10 +82,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._rank, self._microbatch = rank, microbatch
         self._by_chunk = _params_by_chunk(chunks, params)
         self._shield = Shield()
-        self._whereabouts = Whereabouts(names, params, microbatch, self._node_made, self._shielded)
-        outside = Outside(chunks, names, params)
+        self._whereabouts = CurrentPlace(names, params, microbatch, self._node_made, self._shielded)
+        outside = ExternalTensors(chunks, names, params)
         heads = attention_heads(chunks)
-        self._recorder = Recorder(self._whereabouts, outside, marker, probe, heads, catcher, at_once=at_once)
+        self._recorder = EventRecorder(self._whereabouts, outside, marker, probe, heads, catcher, at_once=at_once)
         self._fills_with_marker = marker
         self._was_traced = False
         self._sinks: list[SinkRead] = []
@@ -194,7 +194,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _look_at_gradients(self, step: Step, is_untraced: bool) -> None:
         for name, gradient in self._gradients(step.chunk):
             if not self._recorder.is_under_way(gradient):
-                place = Place("accumulate", step, module_of(name), parameter=name)
+                place = StepPlace("accumulate", step, module_of(name), parameter=name)
                 self._recorder.look(f"wgrad of {name}", gradient, place, is_untraced)
 
     def _add_sinks(self, chunk: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from megatron_nanguard.records.trace import RankTrace, TracedPlace
-from megatron_nanguard.tracing import nodes, whereabouts
+from megatron_nanguard.tracing.places import current_place, nodes
 from tests.unit.tracing.faults import NanBackward, clamped_exp, log_of_negative
 from tests.unit.tracing.steps import Model, Schedule, batches, trace
 
@@ -42,7 +42,7 @@ class Recomputed(Model):
 def how_nodes_are_known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "tagged" and not nodes.can_tag_nodes():
         pytest.skip("this torch has no hook on making nodes")
-    monkeypatch.setattr(whereabouts, "can_tag_nodes", lambda: request.param == "tagged")
+    monkeypatch.setattr(current_place, "can_tag_nodes", lambda: request.param == "tagged")
     return str(request.param)
 
 
@@ -139,7 +139,7 @@ def test_backward_in_a_second_thread_is_attributed_rightly(
 
 
 def test_torch_that_cannot_tag_nodes_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whereabouts, "can_tag_nodes", lambda: False)
+    monkeypatch.setattr(current_place, "can_tag_nodes", lambda: False)
     assert trace(torch.tanh).labels == (
         "outputs of autograd.Functions are not named: this torch has no hook on making nodes",
     )

@@ -14,7 +14,7 @@ from torch.nn.modules.module import _global_forward_pre_hooks
 import megatron_nanguard
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.tracing.callable import trace_nan
-from megatron_nanguard.tracing.lines import Line
+from megatron_nanguard.tracing.places.source_lines import SourceLine
 
 
 class Slope(torch.autograd.Function):
@@ -84,7 +84,7 @@ def test_the_twin_below_the_threshold_is_silent() -> None:
 def test_origin_path_and_end_are_printed() -> None:
     line = Logarithm.forward.__code__.co_firstlineno + 1
     function = getattr(Logarithm.forward.__code__, "co_qualname", "forward")
-    here = str(Line(Logarithm.forward.__code__, line)).partition(":")[0]
+    here = str(SourceLine(Logarithm.forward.__code__, line)).partition(":")[0]
     assert str(trace_nan(Net(Logarithm()), row(-1.0, 1.0))).splitlines() == [
         f"origin  log in middle, forward, output 0: nan, at {here}:{line} in {function}",
         "        output 0, (1, 2) float32: 1 NaN, 0 Inf, largest finite 0, first at (0, 0)",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from megatron_nanguard.tracing.recorder import Recorder
+from megatron_nanguard.tracing.recording.recorder import EventRecorder
 from tests.unit.conftest import Log
 from tests.unit.tracing.faults import NanBackward, log_of_negative
 from tests.unit.tracing.steps import Model, Schedule, batches
@@ -40,7 +40,7 @@ def test_broken_tracer_gives_no_verdict_and_does_not_touch_the_step(monkeypatch:
     def sabotaged(*args: Any) -> None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(Recorder, "after", sabotaged)
+    monkeypatch.setattr(EventRecorder, "after", sabotaged)
     plain, traced, schedule = plain_and_traced(Model(log_of_negative))
     trace = schedule.tracer.summarize("tp0pp0dp0")
     assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(plain, traced, strict=True))
@@ -54,7 +54,7 @@ def test_fault_in_any_hook_stays_inside(monkeypatch: pytest.MonkeyPatch, log: Lo
     def sabotaged(*args: Any, **kwargs: Any) -> None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(f"megatron_nanguard.tracing.whereabouts.Whereabouts.{name}", sabotaged)
+    monkeypatch.setattr(f"megatron_nanguard.tracing.places.current_place.CurrentPlace.{name}", sabotaged)
     plain, traced, schedule = plain_and_traced(Model())
     assert all(map(torch.equal, plain, traced))
     assert schedule.tracer.summarize("").broken == "the tracer: ValueError: planted"

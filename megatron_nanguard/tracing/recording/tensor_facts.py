@@ -11,7 +11,7 @@ from torch import Tensor
 from megatron_nanguard.records.postmortem import Pattern
 from megatron_nanguard.records.trace import NUMBER, TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
-from megatron_nanguard.tracing.flags import can_be_bad
+from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
 
 _MOST_POSITIONS: Final = 8
 _SMALLEST_BLOCK: Final = 16

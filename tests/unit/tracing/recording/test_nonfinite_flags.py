@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_nanguard.tracing.flags import NAN, NEGATIVE_INF, POSITIVE_INF, Flags, pattern
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NEGATIVE_INF, POSITIVE_INF, NonfiniteFlags, pattern
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 def bits_of(*tensors: Tensor) -> list[int]:
-    flags = Flags()
+    flags = NonfiniteFlags()
     slots = [flags.put(tensor) for tensor in tensors]
     flags.read()
     return [flags.bits(slot) for slot in slots]
@@ -56,11 +56,11 @@ def test_complex_and_fp8_are_looked_at() -> None:
     ids=["integers", "empty", "sparse", "meta"],
 )
 def test_what_cannot_be_looked_at_has_no_flag(tensor: Tensor) -> None:
-    assert Flags().put(tensor) is None
+    assert NonfiniteFlags().put(tensor) is None
 
 
 def test_flag_is_of_the_moment_it_was_put() -> None:
-    tensor, flags = torch.ones(3), Flags()
+    tensor, flags = torch.ones(3), NonfiniteFlags()
     before = flags.put(tensor)
     tensor[0] = math.nan
     after = flags.put(tensor)

@@ -12,25 +12,25 @@ from torch import Tensor
 from megatron_nanguard.records.trace import Cargo, Phase, TensorFacts
 from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing import marker
-from megatron_nanguard.tracing.at_once import AtOnce
 from megatron_nanguard.tracing.catching import Catcher
-from megatron_nanguard.tracing.events import Event, EventKind, Output, Read, Sent
-from megatron_nanguard.tracing.facts import look_closely, number_facts
-from megatron_nanguard.tracing.flags import Flags, can_be_bad
-from megatron_nanguard.tracing.lineage import Lineage, Range, Writer
-from megatron_nanguard.tracing.messages import Call, Messages, Named, can_hold_values, phase_of
-from megatron_nanguard.tracing.outside import Outside, Owned, describe
-from megatron_nanguard.tracing.place import Place
-from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant
-from megatron_nanguard.tracing.whereabouts import Whereabouts
+from megatron_nanguard.tracing.places.current_place import CurrentPlace
+from megatron_nanguard.tracing.places.step_place import StepPlace
+from megatron_nanguard.tracing.recording.events import EventKind, Sent, TracedEvent, TracedOutput, TracedRead
+from megatron_nanguard.tracing.recording.external_tensors import ExternalTensors, ModelMemory, describe
+from megatron_nanguard.tracing.recording.lineage import Lineage, Range, Writer
+from megatron_nanguard.tracing.recording.messages import CollectiveCall, Messages, Named, can_hold_values, phase_of
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, can_be_bad
+from megatron_nanguard.tracing.recording.observers import AtOnce
+from megatron_nanguard.tracing.recording.operators import CallKind, Operator, has_bad_constant
+from megatron_nanguard.tracing.recording.tensor_facts import look_closely, number_facts
 
 
-class Started(NamedTuple):
+class StartedCall(NamedTuple):
     """An operator that was looked at before it runs."""
 
     operator: Operator
-    reads: list[Read]
-    call: Call | None = None
+    reads: list[TracedRead]
+    call: CollectiveCall | None = None
     sent: Sent | None = None
     input_facts: Sequence[TensorFacts] = ()
     other_facts: Sequence[TensorFacts] = ()
@@ -38,7 +38,7 @@ class Started(NamedTuple):
     carries: Cargo = ""
 
 
-class Recorder:
+class EventRecorder:
     """The events of one pass.
 
     Runs where no operator of its own is dispatched to the tracer again: inside `__torch_dispatch__`, or with the
@@ -47,8 +47,8 @@ class Recorder:
 
     def __init__(
         self,
-        whereabouts: Whereabouts,
-        outside: Outside,
+        whereabouts: CurrentPlace,
+        outside: ExternalTensors,
         fills_with_marker: bool,
         probe: frozenset[int],
         heads: frozenset[int],
@@ -56,8 +56,8 @@ class Recorder:
         *,
         at_once: bool = False,
     ) -> None:
-        self.events: list[Event] = []
-        self.flags = Flags()
+        self.events: list[TracedEvent] = []
+        self.flags = NonfiniteFlags()
         self.messages = Messages()
         self._lineage = Lineage()
         self._where, self._outside = whereabouts, outside
@@ -66,7 +66,7 @@ class Recorder:
         self._catcher = catcher
         self._at_once = AtOnce(self.flags, heads) if at_once else None
 
-    def before(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Started | None:
+    def before(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StartedCall | None:
         """Look at what an operator is about to read; None when it leaves no event."""
         operator = self._operators.get(func)
         if operator is None:
@@ -78,7 +78,7 @@ class Recorder:
             self._note_arrivals(operator, args, kwargs)
             return None
         if operator.kind is CallKind.EMPTY:
-            return Started(operator, [])
+            return StartedCall(operator, [])
         if operator.kind is CallKind.VIEW or self._completes_a_message(operator, args):
             return None
         named: list[Named] = []
@@ -90,9 +90,9 @@ class Recorder:
         if self._catcher is not None:
             self._catcher.before(len(self.events), func, args, kwargs)
         able = [] if self._at_once is None else [(name, tensor) for name, _, tensor in named if can_be_bad(tensor)]
-        return Started(operator, reads, able=able, input_facts=self._probed(named), other_facts=others)
+        return StartedCall(operator, reads, able=able, input_facts=self._probed(named), other_facts=others)
 
-    def after(self, started: Started, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def after(self, started: StartedCall, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look at what the operator wrote."""
         if started.call is not None:
             self._after_message(started, started.call, result)
@@ -114,7 +114,7 @@ class Recorder:
         if self._catcher is not None:
             self._catcher.after(result)
 
-    def look(self, name: str, tensor: Tensor, place: Place, is_untraced: bool) -> None:
+    def look(self, name: str, tensor: Tensor, place: StepPlace, is_untraced: bool) -> None:
         """Look at a gradient after a backward step: a fused kernel adds to it unseen."""
         read = self._read(name, None, tensor)
         event = self._event(name, EventKind.LOOKED, place, [read])
@@ -157,10 +157,10 @@ class Recorder:
 
     # -- reading
 
-    def _reads(self, named: Iterable[tuple[str, int | None, Tensor]]) -> list[Read]:
+    def _reads(self, named: Iterable[tuple[str, int | None, Tensor]]) -> list[TracedRead]:
         return [self._read(name, index, tensor) for name, index, tensor in named if can_be_bad(tensor)]
 
-    def _read(self, name: str, column: int | None, tensor: Tensor) -> Read:
+    def _read(self, name: str, column: int | None, tensor: Tensor) -> TracedRead:
         writers, unknown = self._lineage.read(tensor)
         self._arrive(self.messages.arrived(writers))
         if writers and self.events[writers[-1].event].kind is EventKind.EMPTY:
@@ -168,7 +168,9 @@ class Recorder:
         if unknown and (not writers or tensor.is_contiguous()):
             writers.append(self._from_outside(tensor, unknown, is_part=bool(writers)))
         is_part = any(self._numel(writer) > tensor.numel() for writer in writers)
-        return Read(name, column, tuple(writers), Output.of(tensor, self.flags.put(tensor) if is_part else None))
+        return TracedRead(
+            name, column, tuple(writers), TracedOutput.of(tensor, self.flags.put(tensor) if is_part else None)
+        )
 
     def _is_number(self, tensor: Tensor) -> bool:
         """Whether torch has made a plain number into a tensor, as the one in `x[0] = nan`: part of the operator."""
@@ -184,8 +186,8 @@ class Recorder:
     def _filled(self, tensor: Tensor, writers: Sequence[Writer]) -> Writer:
         """Memory that was handed out is read: something unseen has filled it, or nobody."""
         handed_out = self.events[writers[-1].event]
-        seen = Output.of(tensor, None)
-        reads = [Read("written by an operator", None, tuple(writers[:-1]), seen)] if len(writers) > 1 else []
+        seen = TracedOutput.of(tensor, None)
+        reads = [TracedRead("written by an operator", None, tuple(writers[:-1]), seen)] if len(writers) > 1 else []
         event = self._event("unseen write", EventKind.FILLED, handed_out.place, reads)
         event.first_used = self._where.place()
         if self._fills_with_marker:
@@ -199,13 +201,13 @@ class Recorder:
         """
         part = _largest(tensor, unknown) if is_part else tensor
         owned = self._outside.owner(part)
-        place = Place("load", self._where.step, owned.module if owned else "")
+        place = StepPlace("load", self._where.step, owned.module if owned else "")
         event = self._event(owned.name if owned else describe(part), EventKind.OUTSIDE, place, [])
         event.is_parameter = owned is not None and owned.is_parameter
         event.is_untraced = self._where.has_skipped and self._is_of_a_skipped_step(owned)
         return self._wrote(event, part, self.flags.put(part))
 
-    def _is_of_a_skipped_step(self, owned: Owned | None) -> bool:
+    def _is_of_a_skipped_step(self, owned: ModelMemory | None) -> bool:
         """Gradients add up over all steps; between the steps the schedule hands on what they have made."""
         return self._where.step.microbatch is None if owned is None else owned.is_gradient
 
@@ -224,17 +226,17 @@ class Recorder:
 
     # -- writing
 
-    def _event(self, name: str, kind: EventKind, place: Place, reads: list[Read]) -> Event:
-        event = Event(name, kind, place, reads, [])
+    def _event(self, name: str, kind: EventKind, place: StepPlace, reads: list[TracedRead]) -> TracedEvent:
+        event = TracedEvent(name, kind, place, reads, [])
         self.events.append(event)
         return event
 
-    def _wrote(self, event: Event, tensor: Tensor, slot: Any) -> Writer:
+    def _wrote(self, event: TracedEvent, tensor: Tensor, slot: Any) -> Writer:
         """The newest event wrote the tensor."""
         number = len(self.events) - 1
         assert self.events[number] is event
         writer = Writer(number, len(event.outputs))
-        event.outputs.append(Output.of(tensor, slot))
+        event.outputs.append(TracedOutput.of(tensor, slot))
         self._lineage.write(tensor, writer)
         if number in self._probe and event.kind is not EventKind.MESSAGE:
             event.output_facts.append(look_closely(tensor, str(writer.output), self._heads))
@@ -253,7 +255,7 @@ class Recorder:
 
     # -- messages
 
-    def _before_message(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Started | None:
+    def _before_message(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StartedCall | None:
         call = self.messages.call(operator, args, kwargs)
         if call is None or not (self._where.is_traced or self._carries_model_memory(call)):
             return None
@@ -261,11 +263,11 @@ class Recorder:
         reads = self._reads(call.ins)
         slots = [self.flags.put(tensor) for _, _, tensor in call.ins if can_be_bad(tensor)]
         sent = Sent(call.channel, call.number, slots)
-        return Started(
+        return StartedCall(
             operator, reads, call=call, sent=sent, input_facts=self._probed(call.ins), carries=self._cargo(call)
         )
 
-    def _after_message(self, started: Started, call: Call, result: Any) -> None:
+    def _after_message(self, started: StartedCall, call: CollectiveCall, result: Any) -> None:
         between: Phase = phase_of(started.operator)
         event = self._event(started.operator.label, EventKind.MESSAGE, self._where.place(between), started.reads)
         event.sent = started.sent
@@ -278,11 +280,11 @@ class Recorder:
             if can_hold_values(tensor):
                 self.messages.started(writer, tensor)
 
-    def _carries_model_memory(self, call: Call) -> bool:
+    def _carries_model_memory(self, call: CollectiveCall) -> bool:
         """Gradients and weights travel while steps run that are not traced."""
         return any(map(self._outside.holds, [*(call.outs or ()), *(tensor for _, _, tensor in call.ins)]))
 
-    def _cargo(self, call: Call) -> Cargo:
+    def _cargo(self, call: CollectiveCall) -> Cargo:
         """Whose memory a message is in."""
         moved = (*(call.outs or ()), *(tensor for _, _, tensor in call.ins))
         owners = [self._outside.owner(tensor) for tensor in moved if self._outside.holds(tensor)]
@@ -293,7 +295,7 @@ class Recorder:
     def _arrive(self, arrived: Iterable[tuple[Writer, Tensor]], at_the_end: bool = False) -> None:
         for writer, buffer in arrived:
             event = self.events[writer.event]
-            event.outputs[writer.output] = Output.of(buffer, self.flags.put(buffer))
+            event.outputs[writer.output] = TracedOutput.of(buffer, self.flags.put(buffer))
             if event.first_used is None and not at_the_end:
                 event.first_used = self._where.place()
             if writer.event in self._probe:

@@ -10,12 +10,12 @@ import torch
 
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, TensorFacts, TracedOrigin
 from megatron_nanguard.tensor_names import dtype_name
-from megatron_nanguard.tracing.events import Event, EventKind, Output, Read
-from megatron_nanguard.tracing.flags import NAN, pattern
-from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.outside import module_of
-from megatron_nanguard.tracing.place import Place
-from megatron_nanguard.tracing.walk import Walk
+from megatron_nanguard.tracing.places.step_place import StepPlace
+from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedOutput, TracedRead
+from megatron_nanguard.tracing.recording.external_tensors import module_of
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, pattern
+from megatron_nanguard.tracing.walking.walk import Walk
 
 _LONGEST_PATH: Final = 200
 _MOST_INPUTS: Final = 16
@@ -88,7 +88,7 @@ def _kind(walk: Walk, place: Writer) -> OriginKind:
     return OriginKind.UNSEEN if place.output < 0 else _KINDS[event.kind]
 
 
-def _is_scaler_at_work(event: Event, output: Output, value: int) -> bool:
+def _is_scaler_at_work(event: TracedEvent, output: TracedOutput, value: int) -> bool:
     """A gradient in fp16 overflows: there the loss is scaled, and the scaler takes such a step back by itself."""
     return (
         event.kind is EventKind.OPERATOR
@@ -100,7 +100,7 @@ def _is_scaler_at_work(event: Event, output: Output, value: int) -> bool:
     )
 
 
-def _operator(event: Event) -> str:
+def _operator(event: TracedEvent) -> str:
     if event.kind is not EventKind.FILLED:
         return event.operator
     where = event.place
@@ -131,7 +131,7 @@ def _weight_gradient(walk: Walk, place: Writer) -> str:
     return ""
 
 
-def _inputs(walk: Walk, event: Event) -> tuple[TensorFacts, ...]:
+def _inputs(walk: Walk, event: TracedEvent) -> tuple[TensorFacts, ...]:
     if event.kind is EventKind.LOOKED:
         # What was looked at is what came out; what went in passed the dispatcher by.
         return ()
@@ -139,11 +139,11 @@ def _inputs(walk: Walk, event: Event) -> tuple[TensorFacts, ...]:
     return (*seen, *event.other_facts)[:_MOST_INPUTS]
 
 
-def _facts(name: str, output: Output, value: int) -> TensorFacts:
+def _facts(name: str, output: TracedOutput, value: int) -> TensorFacts:
     return TensorFacts(name, output.shape, dtype_name(output.dtype), pattern(value))
 
 
-def _overwritten_input(walk: Walk, place: Writer) -> tuple[Read, TensorFacts] | None:
+def _overwritten_input(walk: Walk, place: Writer) -> tuple[TracedRead, TensorFacts] | None:
     """An input that was bad when it was read, though all that were seen writing it wrote finite values."""
     event = walk.events[place.event]
     for read, facts in zip(event.reads, event.input_facts, strict=False):
@@ -152,7 +152,7 @@ def _overwritten_input(walk: Walk, place: Writer) -> tuple[Read, TensorFacts] | 
     return None
 
 
-def _written_unseen(walk: Walk, reader: Writer, read: Read, facts: TensorFacts) -> TracedOrigin:
+def _written_unseen(walk: Walk, reader: Writer, read: TracedRead, facts: TensorFacts) -> TracedOrigin:
     """The last writer that was seen stands for the one that was not; in a bucket, the gradient that is bad does."""
     writer = read.writers[0].event
     wrote = walk.events[writer]
@@ -197,8 +197,8 @@ def _steps(walk: Walk, place: Writer) -> Iterator[Writer]:
         step = walk.towards[step]
 
 
-def _step(event: Event) -> str:
-    where: Place = event.place
+def _step(event: TracedEvent) -> str:
+    where: StepPlace = event.place
     module = where.parameter or where.module
     return f"{_operator(event)} in {module}" if module else _operator(event)
 

@@ -16,8 +16,8 @@ from torch import Tensor, distributed
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import Phase
 from megatron_nanguard.tensor_names import tensors_in
-from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.schema import Operator
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.operators import Operator
 
 _IN_PLACE: Final = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
 _REDUCTIONS: Final = ("allreduce", "all_reduce", "reduce", "_reduce_scatter")
@@ -30,7 +30,7 @@ Named = tuple[str, "int | None", Tensor]
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """A communication that is about to start.
 
     Attributes:
@@ -54,7 +54,7 @@ class Messages:
         self._counts: dict[Channel, int] = {}
         self._groups: dict[distributed.ProcessGroup, tuple[list[int], Channel]] = {}
 
-    def call(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | None:
+    def call(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CollectiveCall | None:
         """Take an operator apart that communicates, and count it; None when it carries no values."""
         values = {**dict(zip(operator.arguments, args, strict=False)), **kwargs}
         group = _group(values)
@@ -70,7 +70,7 @@ class Messages:
             ins, outs = _ins_and_outs(operator, values, first, second, ranks)
         columns = outs is None or len(ins) == len(outs)
         named = [(name, index if columns else None, tensor) for index, (name, tensor) in enumerate(ins)]
-        return Call(channel, number, named, outs)
+        return CollectiveCall(channel, number, named, outs)
 
     def _members(self, group: distributed.ProcessGroup) -> tuple[list[int], Channel]:
         """Global ranks of a group; read once, they may be many."""

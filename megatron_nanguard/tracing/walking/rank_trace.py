@@ -10,17 +10,17 @@ from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.postmortem import Pattern
 from megatron_nanguard.records.trace import LISTED, LISTED_DEPARTURES, Cause, Message, RankTrace, Sink
 from megatron_nanguard.tracing.cargo import described
-from megatron_nanguard.tracing.events import SinkRead, Trace
-from megatron_nanguard.tracing.flags import Flags, pattern
-from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.origins import group_origins, origin_record
-from megatron_nanguard.tracing.walk import Walk
+from megatron_nanguard.tracing.recording.events import SinkRead, Trace
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern
+from megatron_nanguard.tracing.walking.origins import group_origins, origin_record
+from megatron_nanguard.tracing.walking.walk import Walk
 
 _MOST_SINKS: Final = 64
 
 
 def summarize(
-    trace: Trace, flags: Flags, rank: int, coords: str, microbatch: int | None, labels: tuple[str, ...]
+    trace: Trace, flags: NonfiniteFlags, rank: int, coords: str, microbatch: int | None, labels: tuple[str, ...]
 ) -> RankTrace:
     """Walk back and keep the earliest of everything.
 
@@ -101,7 +101,7 @@ def _worst(walk: Walk, places: Iterable[Writer]) -> Pattern:
 
 
 def _bad_sinks(
-    walk: Walk, flags: Flags, reads: Iterable[SinkRead], index: Mapping[Writer, Cause]
+    walk: Walk, flags: NonfiniteFlags, reads: Iterable[SinkRead], index: Mapping[Writer, Cause]
 ) -> dict[str, tuple[Pattern, tuple[Cause, ...]]]:
     """Pattern and causes of every bad gradient or loss, over all times it was looked at.
 

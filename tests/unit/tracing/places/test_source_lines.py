@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_nanguard.tracing.lines import Line, Lines
+from megatron_nanguard.tracing.places.source_lines import SourceLine, SourceLines
 
 
 def test_words_for_a_line() -> None:
-    def here() -> Line | None:
-        return Lines().here()
+    def here() -> SourceLine | None:
+        return SourceLines().here()
 
     line = here()
     assert line is not None
-    assert str(line).endswith(f"test_lines.py:{line.number} in here")
+    assert str(line).endswith(f"test_source_lines.py:{line.number} in here")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_file_is_told_below_the_longest_entry_that_holds_it(
     monkeypatch: pytest.MonkeyPatch, path: str, entries: list[str], told: str
 ) -> None:
     monkeypatch.setattr("sys.path", entries)
-    assert str(Line(compile("", path, "exec"), 7)) == f"{told}:7 in <module>"
+    assert str(SourceLine(compile("", path, "exec"), 7)) == f"{told}:7 in <module>"
 
 
 def test_a_file_of_an_editable_install_is_told_below_its_outermost_package(
@@ -44,15 +44,15 @@ def test_a_file_of_an_editable_install_is_told_below_its_outermost_package(
     for folder in (inner, inner.parent):
         (folder / "__init__.py").touch()
     monkeypatch.setattr("sys.path", ["/site"])
-    assert str(Line(compile("", str(inner / "mlp.py"), "exec"), 7)) == "model/layers/mlp.py:7 in <module>"
+    assert str(SourceLine(compile("", str(inner / "mlp.py"), "exec"), 7)) == "model/layers/mlp.py:7 in <module>"
     alone = str(tmp_path / "source" / "train.py")
-    assert str(Line(compile("", alone, "exec"), 7)) == f"{alone}:7 in <module>"
+    assert str(SourceLine(compile("", alone, "exec"), 7)) == f"{alone}:7 in <module>"
 
 
 def test_method_goes_by_its_class_where_python_tells_it() -> None:
     class Layer(torch.nn.Module):
-        def forward(self, x: Tensor) -> Line | None:
-            return Lines().here()
+        def forward(self, x: Tensor) -> SourceLine | None:
+            return SourceLines().here()
 
     line = Layer()(torch.ones(1))
     assert line.function in ("Layer.forward", "forward")

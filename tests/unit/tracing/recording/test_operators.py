@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.tracing.schema import CallKind, Operator, has_bad_constant
+from megatron_nanguard.tracing.recording.operators import CallKind, Operator, has_bad_constant
 
 ops = torch.ops.aten
 A, B, C = torch.zeros(2, 2), torch.ones(2, 2), torch.full((2, 2), 2.0)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from operator import or_
 
-from megatron_nanguard.tracing.events import Event, EventKind, Read, Trace
-from megatron_nanguard.tracing.flags import NAN, Flags
-from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.recording.events import EventKind, Trace, TracedEvent, TracedRead
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags
 
 
 class Walk:
@@ -29,7 +29,7 @@ class Walk:
         towards: for each place the next one on the way to a gradient, loss or message; none for the last.
     """
 
-    def __init__(self, trace: Trace, flags: Flags) -> None:
+    def __init__(self, trace: Trace, flags: NonfiniteFlags) -> None:
         self.events = trace.events
         self._flags = flags
         self._values = [[flags.bits(output.slot) for output in event.outputs] for event in self.events]
@@ -51,7 +51,7 @@ class Walk:
         assert sent is not None, "only messages send"
         return self._flags.bits(sent.slots[~place.output])
 
-    def read_value(self, read: Read) -> int:
+    def read_value(self, read: TracedRead) -> int:
         """What was seen in a tensor that an event read."""
         if read.seen.slot is not None:
             return self._flags.bits(read.seen.slot)
@@ -91,14 +91,14 @@ class Walk:
                 if value and not value & NAN and self._is_meant(event, place, value):
                     self.meant.add(place)
 
-    def _is_meant(self, event: Event, place: Writer, value: int) -> bool:
+    def _is_meant(self, event: TracedEvent, place: Writer, value: int) -> bool:
         """An Inf given as a constant, or brought in as data, or handed on with the sign it had."""
         if event.has_bad_constant or (event.kind is EventKind.OUTSIDE and not event.is_parameter):
             return True
         bad = [writer for read in _reads_of(event, place) for writer in read.writers if self.value(writer)]
         return bool(bad) and self.meant.issuperset(bad) and not value & ~_union(map(self.value, bad))
 
-    def _follow(self, trace: Trace, flags: Flags) -> None:
+    def _follow(self, trace: Trace, flags: NonfiniteFlags) -> None:
         ends = [place for sink in trace.sinks if flags.bits(sink.slot) for place in self.starts(sink.writers)]
         ends += [place for number, event in enumerate(self.events) for place in self._bad_sent(number, event)]
         self.towards = dict.fromkeys(ends)
@@ -125,7 +125,7 @@ class Walk:
             for writer in self.starts(read.writers)
         ]
 
-    def _bad_sent(self, number: int, event: Event) -> Iterator[Writer]:
+    def _bad_sent(self, number: int, event: TracedEvent) -> Iterator[Writer]:
         if event.sent is None:
             return
         for index, slot in enumerate(event.sent.slots):
@@ -156,7 +156,7 @@ class Walk:
         return reach
 
 
-def _reads_of(event: Event, place: Writer) -> Iterator[Read]:
+def _reads_of(event: TracedEvent, place: Writer) -> Iterator[TracedRead]:
     """What can have gone into one output, or into what a message sent."""
     if place.output < 0:
         yield event.reads[~place.output]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from megatron_nanguard.records.trace import Phase, TracedPlace
-from megatron_nanguard.tracing.lines import Line
+from megatron_nanguard.tracing.places.source_lines import SourceLine
 
 
 class Step(NamedTuple):
@@ -16,7 +16,7 @@ class Step(NamedTuple):
     in_backward: bool = False
 
 
-class Made(NamedTuple):
+class ForwardPlace(NamedTuple):
     """Where in the forward an autograd node was made.
 
     Attributes:
@@ -29,10 +29,10 @@ class Made(NamedTuple):
     module: str
     step: Step
     operator: str
-    line: Line | None
+    line: SourceLine | None
 
 
-class Place(NamedTuple):
+class StepPlace(NamedTuple):
     """A place as it is found; `record` puts it into words.
 
     Attributes:
@@ -50,10 +50,10 @@ class Place(NamedTuple):
     step: Step
     module: str
     node: str | None = None
-    line: Line | None = None
-    made: Made | None = None
+    line: SourceLine | None = None
+    made: ForwardPlace | None = None
     parameter: str = ""
-    function: Line | None = None
+    function: SourceLine | None = None
 
     def record(self) -> TracedPlace:
         """The same in words."""

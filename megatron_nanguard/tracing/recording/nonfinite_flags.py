@@ -58,7 +58,7 @@ class _Pairs:
         self.bits = bits.tolist()
 
 
-class Flags:
+class NonfiniteFlags:
     """One flag per tensor looked at."""
 
     def __init__(self) -> None:

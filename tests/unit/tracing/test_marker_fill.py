@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from megatron_nanguard.tracing.prefill import MarkerFill
+from megatron_nanguard.tracing.marker_fill import MarkerFill
 
 
 def test_memory_that_nobody_writes_turns_out_nan() -> None:

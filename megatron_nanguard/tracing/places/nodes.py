@@ -12,7 +12,7 @@ import torch
 from torch.autograd import graph
 from torch.autograd.graph import Node
 
-from megatron_nanguard.tracing.place import Made
+from megatron_nanguard.tracing.places.step_place import ForwardPlace
 
 _KEY: Final = "megatron_nanguard"
 ACCUMULATE: Final = "AccumulateGrad"
@@ -27,7 +27,7 @@ class Nodes(Protocol):
     def note(self) -> None:
         """Give the nodes made since the last call to the place that was current until now."""
 
-    def made(self, node: Node) -> Made | None:
+    def made(self, node: Node) -> ForwardPlace | None:
         """Where the node was made; None when it was made before the trace, or cannot be told."""
 
 
@@ -36,7 +36,7 @@ class TaggedNodes:
 
     def __init__(
         self,
-        here: Callable[[Node], Made | None],
+        here: Callable[[Node], ForwardPlace | None],
         on_node: Callable[[Node], None],
         shielded: Callable[..., Any],
     ) -> None:
@@ -49,9 +49,9 @@ class TaggedNodes:
     def note(self) -> None:
         """Nothing: a node is noted when it is made."""
 
-    def made(self, node: Node) -> Made | None:
+    def made(self, node: Node) -> ForwardPlace | None:
         """Read the tag."""
-        made: Made | None = _metadata(node).get(_KEY)
+        made: ForwardPlace | None = _metadata(node).get(_KEY)
         return made
 
     def _tag(self, node: Node) -> None:
@@ -64,10 +64,10 @@ class TaggedNodes:
 class NumberedNodes:
     """For a torch without a hook on making nodes: by autograd's running number, which counts per thread."""
 
-    def __init__(self, here: Callable[[], Made | None]) -> None:
+    def __init__(self, here: Callable[[], ForwardPlace | None]) -> None:
         self._here = here
         self._next: dict[int, int] = {threading.get_ident(): _next_number()}
-        self._made: dict[int, dict[int, Made]] = {}
+        self._made: dict[int, dict[int, ForwardPlace]] = {}
 
     def recording(self) -> AbstractContextManager[Any]:
         """Nothing to hook."""
@@ -85,7 +85,7 @@ class NumberedNodes:
             for number in range(first, upto):
                 self._made.setdefault(number, {})[thread] = made
 
-    def made(self, node: Node) -> Made | None:
+    def made(self, node: Node) -> ForwardPlace | None:
         """Look the number up: in this thread first, else in the only one that made it."""
         by_thread = self._made.get(node._sequence_nr(), {})
         if len(by_thread) == 1:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from megatron_nanguard.tracing.outside import Outside, Owned, describe
+from megatron_nanguard.tracing.recording.external_tensors import ExternalTensors, ModelMemory, describe
 
 
-def model_and_outside() -> tuple[nn.Module, Outside]:
+def model_and_outside() -> tuple[nn.Module, ExternalTensors]:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     params = {param: name for name, param in model.named_parameters()}
     for param in params:
         param.main_grad = torch.zeros_like(param)
-    return model, Outside([model], {module: name for name, module in model.named_modules()}, params)
+    return model, ExternalTensors([model], {module: name for name, module in model.named_modules()}, params)
 
 
-def name_of(owned: Owned | None) -> tuple[str, str, bool] | None:
+def name_of(owned: ModelMemory | None) -> tuple[str, str, bool] | None:
     return None if owned is None else (owned.name, owned.module, owned.is_parameter)
 
 
@@ -41,7 +41,7 @@ def test_element_of_a_bucket_is_named_by_its_gradient() -> None:
     model = nn.Linear(2, 3)
     bucket = torch.zeros(9)
     model.weight.main_grad, model.bias.main_grad = bucket[:6].view(3, 2), bucket[6:]
-    outside = Outside([model], {}, {model.weight: "weight", model.bias: "bias"})
+    outside = ExternalTensors([model], {}, {model.weight: "weight", model.bias: "bias"})
     assert name_of(outside.owner(bucket, 5)) == ("gradient of weight", "", True)
     assert name_of(outside.owner(bucket, 6)) == ("gradient of bias", "", True)
     assert outside.holds(bucket)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.tracing import marker
-from megatron_nanguard.tracing.schema import is_empty
+from megatron_nanguard.tracing.recording.operators import is_empty
 
 
 class MarkerFill(TorchDispatchMode):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import NUMBER, Cargo, TensorFacts
-from megatron_nanguard.tracing.flags import Slot
-from megatron_nanguard.tracing.lineage import Writer
-from megatron_nanguard.tracing.place import Place
+from megatron_nanguard.tracing.places.step_place import StepPlace
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import Slot
 
 
 class EventKind(enum.Enum):
@@ -37,7 +37,7 @@ class EventKind(enum.Enum):
     LOOKED = "looked"
 
 
-class Output(NamedTuple):
+class TracedOutput(NamedTuple):
     """A tensor an event wrote."""
 
     slot: Slot | None
@@ -45,12 +45,12 @@ class Output(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor, slot: Slot | None) -> Output:
+    def of(cls, tensor: Tensor, slot: Slot | None) -> TracedOutput:
         """What is kept of a tensor."""
         return cls(slot, tuple(tensor.shape), tensor.dtype)
 
 
-class Read(NamedTuple):
+class TracedRead(NamedTuple):
     """A tensor an event read.
 
     Attributes:
@@ -63,7 +63,7 @@ class Read(NamedTuple):
     name: str
     column: int | None
     writers: tuple[Writer, ...]
-    seen: Output
+    seen: TracedOutput
 
 
 class Sent(NamedTuple):
@@ -86,7 +86,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Event:
+class TracedEvent:
     """One event of the traced pass.
 
     Attributes:
@@ -109,13 +109,13 @@ class Event:
 
     operator: str
     kind: EventKind
-    place: Place
-    reads: list[Read]
-    outputs: list[Output]
+    place: StepPlace
+    reads: list[TracedRead]
+    outputs: list[TracedOutput]
     is_parallel: bool = False
     is_parameter: bool = False
     is_untraced: bool = False
-    first_used: Place | None = None
+    first_used: StepPlace | None = None
     sent: Sent | None = None
     marked: Tensor | None = None
     never_written: int = 0
@@ -141,6 +141,6 @@ class SinkRead(NamedTuple):
 class Trace(NamedTuple):
     """All events of a pass in the order of execution, and what became of the gradients and losses."""
 
-    events: list[Event]
+    events: list[TracedEvent]
     sinks: list[SinkRead]
     output_names: dict[Writer, str]

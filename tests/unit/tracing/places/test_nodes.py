@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.autograd.graph import Node
 
-from megatron_nanguard.tracing.nodes import NumberedNodes, is_accumulation, short_name
-from megatron_nanguard.tracing.place import Made, Step
+from megatron_nanguard.tracing.places.nodes import NumberedNodes, is_accumulation, short_name
+from megatron_nanguard.tracing.places.step_place import ForwardPlace, Step
 
 
 class Here:
@@ -17,8 +17,8 @@ class Here:
     def __init__(self) -> None:
         self.module = ""
 
-    def __call__(self) -> Made:
-        return Made(self.module, Step(), "", None)
+    def __call__(self) -> ForwardPlace:
+        return ForwardPlace(self.module, Step(), "", None)
 
 
 def made_in_threads(nodes: NumberedNodes, here: Here, modules: list[str]) -> list[Node]:

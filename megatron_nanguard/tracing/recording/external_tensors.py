@@ -14,7 +14,7 @@ from megatron_nanguard.records.trace import GRADIENT_OF
 from megatron_nanguard.tensor_names import dtype_name
 
 
-class Owned(NamedTuple):
+class ModelMemory(NamedTuple):
     """Memory of the model.
 
     Attributes:
@@ -34,14 +34,14 @@ class Owned(NamedTuple):
     is_gradient: bool = False
 
 
-class Outside:
+class ExternalTensors:
     """Names tensors by where they lie."""
 
     def __init__(self, chunks: Sequence[Module], names: Mapping[Module, str], params: Mapping[Parameter, str]) -> None:
         self._chunks, self._names, self._params = chunks, names, params
         gradients = (local_gradient(param) for param in params)
         tensors = (*params, *(gradient.data for gradient in gradients if gradient is not None))
-        self._by_start: list[Owned] = []
+        self._by_start: list[ModelMemory] = []
         self._num_named = 0
         self._storages = {tensor.untyped_storage()._cdata for tensor in tensors}
 
@@ -49,7 +49,7 @@ class Outside:
         """Whether the tensor lies in memory that weights or their gradients had at the start of the trace."""
         return tensor.untyped_storage()._cdata in self._storages
 
-    def owner(self, tensor: Tensor, element: int = 0) -> Owned | None:
+    def owner(self, tensor: Tensor, element: int = 0) -> ModelMemory | None:
         """Return what of the model one element of a tensor lies in; None when it is not the model's.
 
         Args:
@@ -65,7 +65,7 @@ class Outside:
         owned = self._by_start[index] if index >= 0 else None
         return owned if owned is not None and address < owned.end else None
 
-    def _owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[ModelMemory]:
         for param, name in self._params.items():
             path = module_of(name)
             yield _owned(param, f"parameter {name}", path, is_parameter=True)
@@ -90,6 +90,6 @@ def describe(tensor: Tensor) -> str:
     return f"tensor {tuple(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 
-def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool, is_gradient: bool = False) -> Owned:
+def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool, is_gradient: bool = False) -> ModelMemory:
     start = tensor.data_ptr()
-    return Owned(start, start + tensor.numel() * tensor.element_size(), name, module, is_parameter, is_gradient)
+    return ModelMemory(start, start + tensor.numel() * tensor.element_size(), name, module, is_parameter, is_gradient)

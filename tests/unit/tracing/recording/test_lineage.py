@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from megatron_nanguard.tracing.lineage import Lineage, Writer
+from megatron_nanguard.tracing.recording.lineage import Lineage, Writer
 
 FIRST, SECOND, THIRD = Writer(0, 0), Writer(1, 0), Writer(2, 1)
 

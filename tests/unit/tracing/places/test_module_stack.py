@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor, nn, ones
 
-from megatron_nanguard.tracing.modules import ModuleStack
+from megatron_nanguard.tracing.places.module_stack import ModuleStack
 
 
 class Speaker(nn.Module):

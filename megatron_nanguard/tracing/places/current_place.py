@@ -12,9 +12,8 @@ from torch.autograd.graph import Node
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.records.trace import Phase
-from megatron_nanguard.tracing.lines import Lines, backward_line
-from megatron_nanguard.tracing.modules import ModuleStack
-from megatron_nanguard.tracing.nodes import (
+from megatron_nanguard.tracing.places.module_stack import ModuleStack
+from megatron_nanguard.tracing.places.nodes import (
     Nodes,
     NumberedNodes,
     TaggedNodes,
@@ -22,12 +21,13 @@ from megatron_nanguard.tracing.nodes import (
     is_accumulation,
     short_name,
 )
-from megatron_nanguard.tracing.outside import module_of
-from megatron_nanguard.tracing.place import Made, Place, Step
-from megatron_nanguard.tracing.schema import Operator
+from megatron_nanguard.tracing.places.source_lines import SourceLines, backward_line
+from megatron_nanguard.tracing.places.step_place import ForwardPlace, Step, StepPlace
+from megatron_nanguard.tracing.recording.external_tensors import module_of
+from megatron_nanguard.tracing.recording.operators import Operator
 
 
-class Whereabouts:
+class CurrentPlace:
     """Answers "where are we" at any operator of the traced pass."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Whereabouts:
         self.has_skipped = False
         self.tags_nodes = can_tag_nodes()
         self._params, self._microbatch = params, microbatch
-        self._lines = Lines()
+        self._lines = SourceLines()
         self._nodes: Nodes = self._tagged(on_node, shielded) if self.tags_nodes else NumberedNodes(self._made_now)
         self._modules = ModuleStack(names, before_change=partial(shielded, self._nodes.note))
 
@@ -93,7 +93,7 @@ class Whereabouts:
             self.operator = operator.label
         self._nodes.note()
 
-    def place(self, between: Phase = "finalize") -> Place:
+    def place(self, between: Phase = "finalize") -> StepPlace:
         """Where we are now.
 
         Args:
@@ -102,17 +102,19 @@ class Whereabouts:
         node: Any = torch._C._current_autograd_node()
         line = self._lines.here()
         if node is None:
-            return Place(self._phase_of_step(between), self.step, self._modules.current, None, line)
+            return StepPlace(self._phase_of_step(between), self.step, self._modules.current, None, line)
         name = short_name(node)
         if is_accumulation(node):
             parameter = self._params.get(node.variable, "")
-            return Place("accumulate", self.step, module_of(parameter), name, line, parameter=parameter)
+            return StepPlace("accumulate", self.step, module_of(parameter), name, line, parameter=parameter)
         made = self._nodes.made(node)
         step = self.step if self.step.microbatch is not None or made is None else made.step
         inside = "" if made is None else made.module
         if torch.is_grad_enabled():  # a forward inside the backward: activations are computed again
-            return Place("recompute", step, self._modules.current or inside, name, line)
-        return Place("backward", step, inside or self._modules.current, name, line, made, function=backward_line(node))
+            return StepPlace("recompute", step, self._modules.current or inside, name, line)
+        return StepPlace(
+            "backward", step, inside or self._modules.current, name, line, made, function=backward_line(node)
+        )
 
     def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., Any]) -> Nodes:
         return TaggedNodes(self._made_now, on_node, shielded)
@@ -122,7 +124,7 @@ class Whereabouts:
             return between
         return "backward" if self.step.in_backward else "forward"
 
-    def _made_now(self, node: Node | None = None) -> Made | None:
+    def _made_now(self, node: Node | None = None) -> ForwardPlace | None:
         if not self.is_traced:
             return None
         running = torch._C._current_autograd_node()
@@ -131,4 +133,4 @@ class Whereabouts:
         if around is not None:
             module, step = module or around.module, step if step.microbatch is not None else around.step
         function = getattr(node, "_forward_cls", None)
-        return Made(module, step, self.operator if function is None else function.__name__, self._lines.here())
+        return ForwardPlace(module, step, self.operator if function is None else function.__name__, self._lines.here())

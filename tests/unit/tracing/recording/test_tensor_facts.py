@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.trace import TensorFacts
-from megatron_nanguard.tracing.facts import look_closely, number_facts
+from megatron_nanguard.tracing.recording.tensor_facts import look_closely, number_facts
 
 
 def spoiled(shape: tuple[int, ...], spoil: Callable[[Tensor], object]) -> Tensor:

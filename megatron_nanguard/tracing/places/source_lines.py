@@ -5,21 +5,20 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
 
-_OTHERS: Final = tuple(
-    os.path.join(path, "") for path in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
-)
+_OTHERS: Final = tuple(os.path.join(path, "") for path in (os.path.dirname(torch.__file__), Path(__file__).parents[2]))
 _DEEPEST: Final = 60
 # Beyond them stands whoever started the backward, which says nothing of an operator in it. Megatron calls the engine
 # itself: megatron/core/pipeline_parallel/schedules.py, custom_backward.
 _STARTS_BACKWARD: Final = ("_engine_run_backward", "custom_backward")
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of source, kept as it is found and put into words at the end."""
 
     code: CodeType
@@ -34,13 +33,13 @@ class Line(NamedTuple):
         return f"{_short(self.code.co_filename)}:{self.number} in {self.function}"
 
 
-class Lines:
+class SourceLines:
     """Remembers per function whether its frames count."""
 
     def __init__(self) -> None:
         self._counts: dict[CodeType, bool] = {}
 
-    def here(self) -> Line | None:
+    def here(self) -> SourceLine | None:
         """The line that issued what runs now; None where the engine did, or when it is too deep to look for."""
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_DEEPEST):
@@ -50,16 +49,16 @@ class Lines:
             if counts is None:
                 counts = self._counts[frame.f_code] = _is_users(frame)
             if counts:
-                return Line(frame.f_code, frame.f_lineno)
+                return SourceLine(frame.f_code, frame.f_lineno)
             frame = frame.f_back
         return None
 
 
-def backward_line(node: Any) -> Line | None:
+def backward_line(node: Any) -> SourceLine | None:
     """Where the backward of an autograd.Function is written; None for a node that runs none, or one of torch's own."""
     backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
     code = getattr(inspect.unwrap(backward), "__code__", None) if backward is not None else None
-    return None if code is None or code.co_filename.startswith(_OTHERS[:1]) else Line(code, code.co_firstlineno)
+    return None if code is None or code.co_filename.startswith(_OTHERS[:1]) else SourceLine(code, code.co_firstlineno)
 
 
 def _short(path: str) -> str:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from megatron_nanguard.records.trace import TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
-from megatron_nanguard.tracing.events import Event, EventKind, Read
-from megatron_nanguard.tracing.facts import look_closely
-from megatron_nanguard.tracing.flags import NAN, Flags, pattern
-from megatron_nanguard.tracing.lineage import Writer
+from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedRead
+from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags, pattern
+from megatron_nanguard.tracing.recording.tensor_facts import look_closely
 
 
 class AtOnce:
@@ -23,11 +23,11 @@ class AtOnce:
     What an operator has overwritten among its inputs cannot be looked at any more; of that its pattern is told.
     """
 
-    def __init__(self, flags: Flags, heads: Collection[int]) -> None:
+    def __init__(self, flags: NonfiniteFlags, heads: Collection[int]) -> None:
         self._flags, self._heads = flags, heads
         self._bits: dict[Writer, int] = {}
 
-    def output(self, event: Event, writer: Writer, tensor: Tensor, slot: Any) -> TensorFacts:
+    def output(self, event: TracedEvent, writer: Writer, tensor: Tensor, slot: Any) -> TensorFacts:
         """Facts of what an event has just written.
 
         Sync: two host reads; several more for the few tensors that turn bad.
@@ -40,7 +40,7 @@ class AtOnce:
         return _plain(str(writer.output), tensor, bits)
 
     def inputs(
-        self, event: Event, tensors: Iterable[tuple[str, Tensor]], written: Iterable[Tensor]
+        self, event: TracedEvent, tensors: Iterable[tuple[str, Tensor]], written: Iterable[Tensor]
     ) -> list[TensorFacts]:
         """Facts of what it has read, where one of its outputs was looked at closely.
 
@@ -58,11 +58,11 @@ class AtOnce:
             for (name, tensor), read in zip(tensors, event.reads, strict=True)
         ]
 
-    def _read(self, read: Read) -> int:
+    def _read(self, read: TracedRead) -> int:
         return _union(self._bits.get(writer, 0) for writer in read.writers)
 
 
-def _is_meant(event: Event, bits: int) -> bool:
+def _is_meant(event: TracedEvent, bits: int) -> bool:
     """An infinity given as a constant, or brought in as data, such as that of a mask."""
     from_outside = event.kind is EventKind.OUTSIDE and not event.is_parameter
     return not bits & NAN and (event.has_bad_constant or from_outside)
