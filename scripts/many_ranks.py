@@ -17,7 +17,7 @@ from megatron_nanguard.postmortem.limits import fit
 from megatron_nanguard.postmortem.run_directory import postmortem_name
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.postmortem import (
     BadParameter,
     Flags,

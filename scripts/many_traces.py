@@ -18,10 +18,10 @@ from many_ranks import DP, PP, REPLICA, SIZES, TP, place
 
 from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.trace import (
     LISTED,
-    Cause,
+    CauseLink,
     Message,
     OriginKind,
     RankTrace,
@@ -34,7 +34,7 @@ from megatron_nanguard.records.trace import (
 WORLD = TP * PP * DP
 LAYER = "decoder.layers.95.mlp"
 USED = TracedPlace("backward", 2, 0, "decoder.layers.95.pre_mlp_layernorm")
-ORIGIN = (Cause("origin", 0),)
+ORIGIN = (CauseLink("origin", 0),)
 FOUND = TracedOrigin(
     event=10,
     kind=OriginKind.OPERATOR,
@@ -94,7 +94,7 @@ def _one_origin(rank: int, reduced: Channel) -> RankTrace:
     stage = TP * DP
     channels = [reduced, tensor_parallel, *([Channel.p2p(rank, rank - stage)] if where.pp else [])]
     is_first, is_last = where.tp == where.pp - PP + 1 == 0, where.pp == PP - 1
-    back = ORIGIN if is_first else (Cause("arrival", 0),)
+    back = ORIGIN if is_first else (CauseLink("arrival", 0),)
     first = _arrival(20, 1, 38, ORIGIN if is_first else ())
     if not is_last:
         channels.append(Channel.p2p(rank + stage, rank))
@@ -111,7 +111,7 @@ def _one_origin(rank: int, reduced: Channel) -> RankTrace:
     )
 
 
-def _arrival(event: int, channel: int, number: int, causes: tuple[Cause, ...] = ()) -> Message:
+def _arrival(event: int, channel: int, number: int, causes: tuple[CauseLink, ...] = ()) -> Message:
     sent = "nan" if causes else "finite"
     return Message(event, "allreduce_", channel, number, sent, "nan", USED, causes)
 
@@ -121,7 +121,7 @@ def _trace(rank: int, channels: tuple[Channel, ...], **lists: tuple[object, ...]
         Sink(
             tuple(f"{LAYER}.linear_fc{bucket}{weight}.weight" for weight in range(8)),
             "nan",
-            (Cause("arrival", bucket),),
+            (CauseLink("arrival", bucket),),
         )
         for bucket in range(len(lists["arrivals"]))
     )

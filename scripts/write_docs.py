@@ -16,8 +16,8 @@ from typing import Any
 from megatron_nanguard.cli import EXIT_CODES
 from megatron_nanguard.patch_points import ESSENTIAL, POINTS
 from megatron_nanguard.patching import PatchPoint, Target
-from megatron_nanguard.records.file_kinds import FILE_KINDS
-from megatron_nanguard.records.json_schema import schema_of
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.record_schema import schema_of
 from megatron_nanguard.settings import options_table
 from scripts import rooms
 

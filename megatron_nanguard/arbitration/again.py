@@ -17,7 +17,7 @@ from megatron_nanguard.arbitration.references import reference_for
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.arbitration import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer
 from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.tensor_names import dtype_name
 
 NUM_REPEATS: Final = 8

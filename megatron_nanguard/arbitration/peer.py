@@ -24,7 +24,7 @@ from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.arbitration import BAD, FINITE, PeerAnswer
 from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 
 NUM_TRIES: Final = 3
 POLL_SECONDS: Final = 0.05

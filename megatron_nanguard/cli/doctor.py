@@ -14,7 +14,7 @@ import click
 
 from megatron_nanguard.cli.output import say
 from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
-from megatron_nanguard.records.finding import Finding
+from megatron_nanguard.records.doctor import PatchPointState
 from megatron_nanguard.records.health import SourceState
 from megatron_nanguard.version import __version__
 
@@ -54,7 +54,7 @@ def command(run_dir: Path | None) -> int:
     return int(any(finding.essential for finding in broken))
 
 
-def _survey() -> Sequence[Finding]:
+def _survey() -> Sequence[PatchPointState]:
     """Hooks of our own, so that the answer is the same with NANGUARD=0."""
     import megatron_nanguard
     from megatron_nanguard.guard.hooks import Hooks
@@ -84,14 +84,14 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _print(finding: Finding, counts: FiredCounts | None) -> None:
+def _print(finding: PatchPointState, counts: FiredCounts | None) -> None:
     mark = "ok " if finding.works else "NO "
     called = "" if counts is None else f"  called {counts.words(finding.target)}"
     say(f"{mark} {finding.point:26} {finding.words}{called}")
     say(f"      {finding.target}")
 
 
-def _verdict(findings: Sequence[Finding], broken: Sequence[Finding]) -> str:
+def _verdict(findings: Sequence[PatchPointState], broken: Sequence[PatchPointState]) -> str:
     if any(finding.essential for finding in broken):
         return "A run here would be UNGUARDED: a patch point of the step or of the decision is missing."
     if broken:

@@ -15,7 +15,7 @@ from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_i
 from megatron_nanguard.postmortem.reading import Found, load_incident, read_traces
 from megatron_nanguard.printable import printable_json
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.report import print_report
 from megatron_nanguard.report.lang import LANGUAGES
 from megatron_nanguard.report.opened_incident import OpenedIncident, open_incident

@@ -6,8 +6,8 @@ import click
 import orjson
 
 from megatron_nanguard.cli.output import say
-from megatron_nanguard.records.file_kinds import FILE_KINDS
-from megatron_nanguard.records.json_schema import schema_of
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.record_schema import schema_of
 
 
 @click.command("schema")

@@ -12,7 +12,7 @@ import click
 from megatron_nanguard.cli.output import say
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 
 if TYPE_CHECKING:
     from megatron_nanguard.records.screening import Screening

@@ -34,9 +34,9 @@ from megatron_nanguard.diagnosis.rules import (
     undecided,
     uninitialised_or_race,
 )
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 
-Rule = Callable[[Evidence], "Cause | None"]
+Rule = Callable[[Evidence], "RankedCause | None"]
 
 RULES: Final[tuple[Rule, ...]] = (
     state_corruption.judge,
@@ -59,7 +59,7 @@ MENTIONED: Final = 0.05
 """Causes less sure than this are left out."""
 
 
-def verdict(evidence: Evidence) -> tuple[Cause, ...]:
+def verdict(evidence: Evidence) -> tuple[RankedCause, ...]:
     """Rank the causes that anything speaks for, most likely first; undecided stands first where none stands out."""
     judged = [cause for rule in RULES if (cause := rule(evidence)) is not None and cause.confidence >= MENTIONED]
     ranked = sorted(judged, key=lambda cause: -cause.confidence)
@@ -68,7 +68,7 @@ def verdict(evidence: Evidence) -> tuple[Cause, ...]:
     return tuple(replace(cause, next=step) for cause, step in zip(told, _steps(told, ranked, evidence), strict=True))
 
 
-def _steps(told: Sequence[Cause], ranked: Sequence[Cause], evidence: Evidence) -> Iterator[str]:
+def _steps(told: Sequence[RankedCause], ranked: Sequence[RankedCause], evidence: Evidence) -> Iterator[str]:
     """What to do about each cause; what stands beside one before it is not said again.
 
     The first is to be told from the second, every other from the first. Where nothing stands out, what is to be done

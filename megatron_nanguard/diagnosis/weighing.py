@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 SLIGHT = 0.5
@@ -84,13 +84,13 @@ class Scales:
         if what not in self._not_tested and len(self._not_tested) < LISTED_FACTS:
             self._not_tested.append(what)
 
-    def reading(self) -> Cause | None:
+    def reading(self) -> RankedCause | None:
         """The cause with its confidence; None when nothing speaks for it."""
         if not self._for.facts():
             return None
         odds = self._prior + self._for.weight() - self._against.weight()
         confidence = min(self._ceiling, 1 / (1 + math.exp(-odds)))
-        return Cause(
+        return RankedCause(
             cause=self._cause,
             confidence=round(confidence, 2),
             for_=self._for.facts(),

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.patching.point import PatchPoint, PointState, Target, line_of
-from megatron_nanguard.records.finding import Finding
+from megatron_nanguard.records.doctor import PatchPointState
 
 
 def survey(
     engine: Engine, essential: tuple[str, ...], ask_release: Callable[[], tuple[int, int] | None]
-) -> list[Finding]:
+) -> list[PatchPointState]:
     """Import the module of every target and say how the target stands; the release is asked for after that."""
     unimportable = {
         target.module: problem
@@ -44,7 +44,7 @@ def _finding(
     essential: bool,
     problem: str | None,
     release: tuple[int, int] | None,
-) -> Finding:
+) -> PatchPointState:
     state = engine.state(target)
     works = state in (PointState.ACTIVE, PointState.ABSENT)
     if state is PointState.ACTIVE and target.called_until and release and release > line_of(target.called_until):
@@ -61,4 +61,4 @@ def _finding(
         works, words = True, f"not in this release ({target.since} to {target.until}), not needed"
     else:
         words = f"its module cannot be imported ({problem}); lost: {point.lost}"
-    return Finding(point.name, target.path, essential, works, words)
+    return PatchPointState(point.name, target.path, essential, works, words)

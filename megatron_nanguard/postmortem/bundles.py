@@ -14,8 +14,8 @@ from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
-from megatron_nanguard.records.json_file import read_record
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import read_record
 
 BUNDLE_NAME: Final = "bundle"
 CALL_NAME: Final = "call.json"

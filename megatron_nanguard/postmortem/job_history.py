@@ -14,7 +14,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.search import MERGED_NAME, incidents_in, order_of
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json.record_file import read_record
 
 LOOKED_BACK: Final = 16
 """Earlier incidents that are read, and earlier attempts that are looked for."""

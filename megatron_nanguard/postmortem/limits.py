@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from megatron_nanguard.records.health import DeviceHealth
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.phrase import phrase, phrases_of
 from megatron_nanguard.records.postmortem import LocalGradients, Microbatch, Postmortem, ReducedState
 

@@ -9,7 +9,7 @@ from typing import Final
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.range_checks import check_place, check_sizes
 from megatron_nanguard.postmortem.search import RANK_FILES, matching
-from megatron_nanguard.records.alike import AlikeReader
+from megatron_nanguard.records.json.caching_reader import CachingReader
 from megatron_nanguard.records.postmortem import Postmortem
 
 Track = Callable[[Sequence[str], str], Iterable[str]]
@@ -42,7 +42,7 @@ class RankFiles:
             raise PostmortemError(f"{directory}: cannot be read: {error.strerror}") from error
         self._directory = directory
         self._track = track
-        self._reader = AlikeReader(Postmortem)
+        self._reader = CachingReader(Postmortem)
         self._complaints: list[str] = []
 
     def __iter__(self) -> Iterator[Postmortem]:

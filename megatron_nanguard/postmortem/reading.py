@@ -13,9 +13,9 @@ from megatron_nanguard.postmortem.range_checks import check_incident
 from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
 from megatron_nanguard.postmortem.rank_table import RankTable
 from megatron_nanguard.postmortem.search import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching
-from megatron_nanguard.records.alike import AlikeReader, paused_collection
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
-from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json.caching_reader import CachingReader, paused_collection
+from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.postmortem import Postmortem
 from megatron_nanguard.records.trace import RankTrace
 
@@ -87,12 +87,12 @@ def merge_directory(
 
 def read_traces(directory: Path, track: Track = untracked) -> tuple[RankTrace, ...]:
     """The traces that ranks left in one incident directory; one that cannot be read is a broken one of its rank."""
-    reader = AlikeReader(RankTrace)
+    reader = CachingReader(RankTrace)
     with paused_collection():
         return tuple(_read_trace(reader, directory, name) for name in track(matching(directory, TRACE_FILES), "traces"))
 
 
-def _read_trace(reader: AlikeReader[RankTrace], directory: Path, name: str) -> RankTrace:
+def _read_trace(reader: CachingReader[RankTrace], directory: Path, name: str) -> RankTrace:
     try:
         return reader.read(directory / name, name)
     except PostmortemError as error:

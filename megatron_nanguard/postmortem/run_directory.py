@@ -11,7 +11,7 @@ from typing import Any
 from megatron_nanguard.postmortem.limits import fit
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.postmortem import Postmortem
 
 

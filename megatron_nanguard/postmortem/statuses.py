@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.status import Status
 
 

@@ -95,7 +95,7 @@ class Infected:
 
 
 @dataclass(frozen=True)
-class Cause:
+class RankedCause:
     """One explanation, with what speaks for and against it.
 
     Attributes:
@@ -266,7 +266,7 @@ class Incident:
     origin: tuple[Origin, ...] = ()
     infected: tuple[Infected, ...] = ()
     also_infected: tuple[Infected, ...] = ()
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[RankedCause, ...] = ()
     advice: tuple[str, ...] = ()
     replay: ReplaySummary = field(default_factory=ReplaySummary)
     audited: bool = False

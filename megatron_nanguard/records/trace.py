@@ -15,7 +15,7 @@ Phase = Literal[
     "load", "forward", "recompute", "backward", "accumulate", "reduce", "finalize", "optimizer", "clip", "gather"
 ]
 
-Cargo = Literal["gradients", "parameters", ""]
+MessageContents = Literal["gradients", "parameters", ""]
 
 GRADIENT_OF: Final = "gradient of "
 """Begins the name of a gradient that held something before any event; the parameter follows."""
@@ -108,7 +108,7 @@ class TensorFacts:
 
 
 @dataclass(frozen=True)
-class Cause:
+class CauseLink:
     """A step of the walk back that crosses the border of what a rank knows alone.
 
     Attributes:
@@ -175,8 +175,8 @@ class Message:
     sent: Pattern
     arrived: Pattern
     first_used: TracedPlace | None = None
-    causes: tuple[Cause, ...] = ()
-    carries: Cargo = ""
+    causes: tuple[CauseLink, ...] = ()
+    carries: MessageContents = ""
     line: str | None = None
     put_in: TensorFacts | None = None
     came_out: TensorFacts | None = None
@@ -194,7 +194,7 @@ class Sink:
 
     names: tuple[str, ...]
     pattern: Pattern
-    causes: tuple[Cause, ...]
+    causes: tuple[CauseLink, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.job_history import of_the_job
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
-from megatron_nanguard.records.json_file import read_record
+from megatron_nanguard.records.json.record_file import read_record
 
 
 def command_line(incident: Path, given: Sequence[str]) -> list[str]:

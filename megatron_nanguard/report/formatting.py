@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from megatron_nanguard.diagnosis.joining.channel_names import cause_words
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
 from megatron_nanguard.records.rank_words import rank_list
 
@@ -77,7 +77,7 @@ def as_sentence(words: str) -> str:
     return phrase("{sentence}.", sentence=opening(words))
 
 
-def judged(cause: Cause) -> str:
+def judged(cause: RankedCause) -> str:
     """A cause with how sure it is: "faulty operator (likely, 0.62)"; no number for what is undecided."""
     if cause.cause == UNDECIDED:
         return cause_words(UNDECIDED)

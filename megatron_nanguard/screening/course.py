@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.screening import RankScreening, Screening
 from megatron_nanguard.screening.crew import Crew
 from megatron_nanguard.screening.hints import hints

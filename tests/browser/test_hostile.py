@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.records.incident import Cause, Infected, MergedParameter
+from megatron_nanguard.records.incident import Infected, MergedParameter, RankedCause
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.browser.conftest import Open
 from tests.unit.diagnosis.factories import NAN, origin
@@ -43,7 +43,7 @@ def hostile_incident() -> OpenedIncident:
             origin(rank=2, phase=bad, coords=HOSTILE),
         ),
         infected=tuple(Infected(4, attack, attack, (5,), f"backward of micro-batch 2, {attack}") for attack in ATTACKS),
-        causes=(Cause(HOSTILE, 0.5, ATTACKS, ATTACKS, ATTACKS, HOSTILE),),
+        causes=(RankedCause(HOSTILE, 0.5, ATTACKS, ATTACKS, ATTACKS, HOSTILE),),
         parameters=tuple(
             MergedParameter(attack, "local", bad, 1.0, None, None, (4,), 1, (HOSTILE,)) for attack in ATTACKS
         ),

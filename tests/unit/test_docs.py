@@ -14,8 +14,8 @@ import pytest
 
 import megatron_nanguard
 from megatron_nanguard.cli import COMMANDS
-from megatron_nanguard.records.fields import fields_of
-from megatron_nanguard.records.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.fields import fields_of
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
 from megatron_nanguard.settings import OPTIONS, PREFIX, flag_of
 from scripts import write_docs
 from tests.documents import MARKS, PAGES, ROOT, Block, blocks, without_blocks

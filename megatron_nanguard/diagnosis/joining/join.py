@@ -22,7 +22,7 @@ from megatron_nanguard.diagnosis.joining.walk_back import Unseen, Walked, walk_b
 from megatron_nanguard.records.incident import Infected, Origin
 from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.trace import Cause, Message, RankTrace
+from megatron_nanguard.records.trace import CauseLink, Message, RankTrace
 
 LISTED_ORIGINS: Final = 64
 LISTED_INFECTED: Final = 64
@@ -151,7 +151,7 @@ def _later(
     for rank, messages in innocent.items():
         known = set() if rank in of_origin else {messages[0].channel}
         for message in [message for message in messages if message.channel not in known]:
-            cause = Cause("arrival", traces[rank].arrivals.index(message))
+            cause = CauseLink("arrival", traces[rank].arrivals.index(message))
             gradients = [name for sink in traces[rank].sinks if sink.causes == (cause,) for name in sink.names]
             if gradients:
                 told = _infected(rank, message, traffic, names)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from megatron_nanguard.diagnosis.joining.matched_messages import Key, Traffic
 from megatron_nanguard.records.postmortem import Pattern
-from megatron_nanguard.records.trace import LISTED, Cause, Message, RankTrace
+from megatron_nanguard.records.trace import LISTED, CauseLink, Message, RankTrace
 
 Place = tuple[int, int]
 """Rank, and position in one of its lists."""
@@ -83,7 +83,7 @@ class _Walk:
             self._cross(self._todo.pop())
         return self._walked
 
-    def follow(self, rank: int, causes: tuple[Cause, ...], if_none: Sequence[Unseen]) -> None:
+    def follow(self, rank: int, causes: tuple[CauseLink, ...], if_none: Sequence[Unseen]) -> None:
         """Go one step back inside a rank."""
         trace = self._traces[rank]
         known = [cause for cause in causes if cause.index < len(_listed(trace, cause))]
@@ -121,7 +121,7 @@ class _Walk:
                 self._walked.spoiled.add(key)
 
 
-def _listed(trace: RankTrace, cause: Cause) -> tuple[object, ...]:
+def _listed(trace: RankTrace, cause: CauseLink) -> tuple[object, ...]:
     return trace.origins if cause.to == "origin" else trace.arrivals
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.rank_words import name_ranks
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Doubt ourselves where nothing bad is found, or where a part of the guard failed."""
     scales = Scales("checker_artifact", prior=-2.0)
     if evidence.own_faults:

@@ -7,7 +7,7 @@ import math
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.place_words import phase_words
 from megatron_nanguard.records.trace import OriginKind
@@ -15,7 +15,7 @@ from megatron_nanguard.records.trace import OriginKind
 AROUND_THE_MODEL = ("finalize", "optimizer", "clip", "gather")
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Look for faults in what Megatron does between and around forward and backward."""
     scales = Scales("framework", prior=-1.5)
     for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR):

@@ -9,7 +9,7 @@ from megatron_nanguard.diagnosis import health, history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 
@@ -17,7 +17,7 @@ BY_HISTORY = 0.4
 """What keeps to a device over several steps or attempts is a suspicion, and no more than that."""
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Convict a device against another one, or by its own word; suspect it where faults keep to it."""
     always_bad = [each for each in origin_facts.usable(evidence) if origin_facts.is_always_bad(each)]
     convicted = [each for each in always_bad if each.peer == "finite"]

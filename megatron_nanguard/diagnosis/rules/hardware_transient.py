@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import health, history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 
@@ -13,7 +13,7 @@ WITHOUT_THE_CALL = 0.4
 """A clean replay alone is a transient, a race or chance: it never convicts the device."""
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Weigh a fault that went away; only the accused call itself can say more than that."""
     again = [arbitration for arbitration in origin_facts.usable(evidence) if arbitration.repeats]
     reported = () if health.came_back(evidence) else health.lost_data(evidence)

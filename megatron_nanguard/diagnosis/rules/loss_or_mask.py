@@ -5,12 +5,12 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Look for what masks and denominators do to finite values."""
     scales = Scales("loss_or_mask", prior=-1.0)
     _empty_denominators(evidence, scales)

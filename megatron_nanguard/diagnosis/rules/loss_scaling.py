@@ -5,12 +5,12 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence, ScalerFacts
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Only with a dynamic scale: does the overflow vanish with a lower one?"""
     scales = Scales("loss_scaling")
     for origin in origin_facts.of_kind(evidence, OriginKind.SCALER):

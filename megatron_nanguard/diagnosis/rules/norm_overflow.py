@@ -6,13 +6,13 @@ import math
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, STRONG, Scales
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.rank_words import name_ranks
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Tell an infinite norm of finite gradients from bad gradients."""
     scales = Scales("norm_overflow")
     if evidence.kind is Kind.NORM_OVERFLOW:

@@ -6,7 +6,7 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
-from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 
@@ -15,7 +15,7 @@ NOT_ALONE = phrase("the sum in float64: collectives are not run alone")
 MEASURED_OUTSIDE = phrase("values from {lowest:g} to {highest:g}, outside of its domain: {origin}")
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Look for overflow, for values outside the domain, and for a reference that is bad as well."""
     scales = Scales("numerics", prior=-1.0)
     for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR, OriginKind.COMMUNICATION):

@@ -8,7 +8,7 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
-from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.trace import OriginKind
@@ -24,7 +24,7 @@ WRITES = phrase("NaN is written by the code itself, as the argument {argument}: 
 WROTE = phrase("NaN is written by the code of an autograd.Function, as the argument {argument}: {origin}, {function}")
 
 
-def judge(evidence: Evidence) -> Cause | None:
+def judge(evidence: Evidence) -> RankedCause | None:
     """Accuse an operator with finite inputs, and weigh what its call did elsewhere."""
     scales = Scales("operator")
     accused = [

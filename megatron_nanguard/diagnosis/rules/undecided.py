@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.joining.channel_names import cause_words
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 
@@ -20,7 +20,7 @@ NEITHER = phrase("{first} and {second}: neither stands out")
 ALONE = phrase("{first}: too little speaks for it")
 
 
-def judge(evidence: Evidence, ranked: Sequence[Cause]) -> Cause | None:
+def judge(evidence: Evidence, ranked: Sequence[RankedCause]) -> RankedCause | None:
     """Step back when the first is unlikely, or hardly ahead of the second.
 
     Args:
@@ -33,7 +33,7 @@ def judge(evidence: Evidence, ranked: Sequence[Cause]) -> Cause | None:
     second = ranked[1].confidence if len(ranked) > 1 else 0.0
     if first >= SETTLED or (first >= LIKELY and first - second >= CLEAR_LEAD):
         return None
-    return Cause(
+    return RankedCause(
         cause="undecided",
         confidence=round(max(first, 1 - first), 2),
         for_=_reasons(ranked),
@@ -43,7 +43,7 @@ def judge(evidence: Evidence, ranked: Sequence[Cause]) -> Cause | None:
     )
 
 
-def _reasons(ranked: Sequence[Cause]) -> tuple[str, ...]:
+def _reasons(ranked: Sequence[RankedCause]) -> tuple[str, ...]:
     if not ranked:
         return (NO_FACT,)
     first, *others = [

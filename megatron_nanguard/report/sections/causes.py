@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from megatron_nanguard.diagnosis.meanings import meaning
-from megatron_nanguard.records.incident import Cause, Origin
+from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import UNDECIDED, judged
@@ -41,7 +41,7 @@ def describe(opened: OpenedIncident) -> Block | None:
     )
 
 
-def _point(number: int, cause: Cause, origins: Sequence[Origin]) -> Point:
+def _point(number: int, cause: RankedCause, origins: Sequence[Origin]) -> Point:
     facts = (
         *(Point(words, tone=Tone.QUIET) for words in filter(None, (meaning(cause.cause, origins),))),
         *(Point(fact, "+", Tone.GOOD) for fact in cause.for_),
@@ -55,7 +55,7 @@ def _not_tested(what: str) -> Point:
     return Point(phrase("not tested: {what}", what=what), "?", Tone.UNKNOWN)
 
 
-def _notes(opened: OpenedIncident, rest: list[Cause]) -> list[str]:
+def _notes(opened: OpenedIncident, rest: list[RankedCause]) -> list[str]:
     scale = LOWER_SCALE.get(opened.incident.replay.lower_scale)
     less = phrase("less likely: {causes}", causes=joined(ALONGSIDE, map(judged, rest))) if rest else ""
     num_scored = sum(1 for cause in opened.incident.causes if cause.cause != UNDECIDED)

@@ -6,7 +6,7 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.looking import CONFIRM
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, can_run
-from megatron_nanguard.records.incident import Cause, Incident
+from megatron_nanguard.records.incident import Incident, RankedCause
 from megatron_nanguard.report.formatting import UNDECIDED
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
@@ -51,7 +51,7 @@ def screening(opened: OpenedIncident) -> str:
     return form.format(hosts=hosts, ranks=sizes.world // hosts, layout=layout)
 
 
-def _leading(incident: Incident) -> tuple[Cause, ...]:
+def _leading(incident: Incident) -> tuple[RankedCause, ...]:
     """The likeliest cause, or the two candidates where it is undecided."""
     is_open = any(cause.cause == UNDECIDED for cause in incident.causes)
     return tuple(cause for cause in incident.causes if cause.cause != UNDECIDED)[: 2 if is_open else 1]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.trace import NUMBER, Cargo, TensorFacts
+from megatron_nanguard.records.trace import NUMBER, MessageContents, TensorFacts
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import Slot
@@ -122,7 +122,7 @@ class TracedEvent:
     input_facts: list[TensorFacts] = field(default_factory=list)
     output_facts: list[TensorFacts] = field(default_factory=list)
     other_facts: list[TensorFacts] = field(default_factory=list)
-    carries: Cargo = ""
+    carries: MessageContents = ""
 
     @property
     def has_bad_constant(self) -> bool:

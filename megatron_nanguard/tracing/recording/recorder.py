@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from megatron_nanguard.records.trace import Cargo, Phase, TensorFacts
+from megatron_nanguard.records.trace import MessageContents, Phase, TensorFacts
 from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing import marker
 from megatron_nanguard.tracing.catching import Catcher
@@ -35,7 +35,7 @@ class StartedCall(NamedTuple):
     input_facts: Sequence[TensorFacts] = ()
     other_facts: Sequence[TensorFacts] = ()
     able: Sequence[tuple[str, Tensor]] = ()
-    carries: Cargo = ""
+    carries: MessageContents = ""
 
 
 class EventRecorder:
@@ -284,7 +284,7 @@ class EventRecorder:
         """Gradients and weights travel while steps run that are not traced."""
         return any(map(self._outside.holds, [*(call.outs or ()), *(tensor for _, _, tensor in call.ins)]))
 
-    def _cargo(self, call: CollectiveCall) -> Cargo:
+    def _cargo(self, call: CollectiveCall) -> MessageContents:
         """Whose memory a message is in."""
         moved = (*(call.outs or ()), *(tensor for _, _, tensor in call.ins))
         owners = [self._outside.owner(tensor) for tensor in moved if self._outside.holds(tensor)]

@@ -8,7 +8,7 @@ from typing import Final
 
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.postmortem import Pattern
-from megatron_nanguard.records.trace import LISTED, LISTED_DEPARTURES, Cause, Message, RankTrace, Sink
+from megatron_nanguard.records.trace import LISTED, LISTED_DEPARTURES, CauseLink, Message, RankTrace, Sink
 from megatron_nanguard.tracing.cargo import described
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
 from megatron_nanguard.tracing.recording.lineage import Writer
@@ -63,19 +63,21 @@ def summarize(
     )
 
 
-def _index(groups: Sequence[Sequence[Writer]], arrivals: Sequence[int], walk: Walk) -> dict[Writer, Cause]:
+def _index(groups: Sequence[Sequence[Writer]], arrivals: Sequence[int], walk: Walk) -> dict[Writer, CauseLink]:
     """Where each end of the walk stands in the record; those that were cut off are missing."""
-    index = {place: Cause("origin", number) for number, group in enumerate(groups) for place in group}
+    index = {place: CauseLink("origin", number) for number, group in enumerate(groups) for place in group}
     numbers = {event: number for number, event in enumerate(arrivals)}
-    index.update((place, Cause("arrival", numbers[place.event])) for place in walk.arrivals if place.event in numbers)
+    index.update(
+        (place, CauseLink("arrival", numbers[place.event])) for place in walk.arrivals if place.event in numbers
+    )
     return index
 
 
-def _causes(walk: Walk, starts: Iterable[Writer], index: Mapping[Writer, Cause]) -> tuple[Cause, ...]:
+def _causes(walk: Walk, starts: Iterable[Writer], index: Mapping[Writer, CauseLink]) -> tuple[CauseLink, ...]:
     return tuple(dict.fromkeys(index[place] for place in walk.causes(starts) if place in index))
 
 
-def _message(walk: Walk, number: int, index: Mapping[Writer, Cause], channels: dict[Channel, int]) -> Message:
+def _message(walk: Walk, number: int, index: Mapping[Writer, CauseLink], channels: dict[Channel, int]) -> Message:
     """One message; its channel is added to those that are known."""
     event = walk.events[number]
     assert event.sent is not None, "only messages travel"
@@ -101,14 +103,14 @@ def _worst(walk: Walk, places: Iterable[Writer]) -> Pattern:
 
 
 def _bad_sinks(
-    walk: Walk, flags: NonfiniteFlags, reads: Iterable[SinkRead], index: Mapping[Writer, Cause]
-) -> dict[str, tuple[Pattern, tuple[Cause, ...]]]:
+    walk: Walk, flags: NonfiniteFlags, reads: Iterable[SinkRead], index: Mapping[Writer, CauseLink]
+) -> dict[str, tuple[Pattern, tuple[CauseLink, ...]]]:
     """Pattern and causes of every bad gradient or loss, over all times it was looked at.
 
     A gradient that only a step which is not traced has spoiled is left out: nothing is known of it here.
     """
     bits: dict[str, int] = {}
-    causes: dict[str, dict[Cause, None]] = {}
+    causes: dict[str, dict[CauseLink, None]] = {}
     for read in reads:
         value = flags.bits(read.slot)
         starts = walk.starts(read.writers)
@@ -119,9 +121,9 @@ def _bad_sinks(
     return {name: (pattern(value), tuple(causes[name])) for name, value in bits.items()}
 
 
-def _sinks(bad: Iterable[tuple[str, tuple[Pattern, tuple[Cause, ...]]]]) -> tuple[Sink, ...]:
+def _sinks(bad: Iterable[tuple[str, tuple[Pattern, tuple[CauseLink, ...]]]]) -> tuple[Sink, ...]:
     """Those that lead back to the same are told together: in a large model every weight does."""
-    names: dict[tuple[Pattern, tuple[Cause, ...]], list[str]] = {}
+    names: dict[tuple[Pattern, tuple[CauseLink, ...]], list[str]] = {}
     for name, told in bad:
         names.setdefault(told, []).append(name)
     return tuple(Sink(tuple(alike), *told) for told, alike in names.items())

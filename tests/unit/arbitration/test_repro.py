@@ -328,7 +328,7 @@ def test_a_kernel_that_cannot_be_loaded_is_no_answer(tmp_path: Path) -> None:
 
 def test_the_saved_call_has_every_key_that_the_script_reads() -> None:
     """The script reads plain JSON; what it needs is what the record always writes."""
-    from megatron_nanguard.records.fields import fields_of
+    from megatron_nanguard.records.json.fields import fields_of
 
     keys = {key for _, key, _, _ in fields_of(SavedCall)}
     source = Path(repro.__file__).read_text()

@@ -13,7 +13,7 @@ from torch import Tensor
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.rows import choose_rows
 from megatron_nanguard.records.bundle import RowCut
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.arbitration.calls import catch
 
 aten = torch.ops.aten

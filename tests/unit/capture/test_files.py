@@ -13,7 +13,7 @@ from megatron_nanguard.capture import Captured, check, files, read, without_tens
 from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.capture import CaptureFile, file_name
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.factories import SIZES, place
 
 RECORD = CaptureFile(step=3, coordinates=place(5), sizes=SIZES, level="full", num_microbatches=2)

@@ -11,7 +11,7 @@ import torch
 from megatron_nanguard.capture.leaves import Batcher, put_together
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.records.capture import CapturedIterator, Leaf
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 
 CPU = torch.device("cpu")
 ITEM = {

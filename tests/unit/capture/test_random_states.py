@@ -14,7 +14,7 @@ from megatron_nanguard.capture.random_states import put_together, take_apart
 from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.capture import CapturedRandom
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.sentinel import RngStates
 
 CPU = device_of("cpu")

@@ -14,7 +14,7 @@ from megatron_nanguard.postmortem.reading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.fingerprint import Fingerprint
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import ABORT, SIZES, demo_postmortem, place
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from megatron_nanguard.cli.redact import command
 from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.cli.leaving import leave
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from megatron_nanguard.cli import main
 from megatron_nanguard.records.capture import CaptureFile, file_name
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.factories import SIZES, place
 
 STEP = "runs/run/incidents/step_00000003"

@@ -13,14 +13,14 @@ import orjson
 import pytest
 
 from megatron_nanguard.postmortem.run_directory import RunDirectory
-from megatron_nanguard.records.incident import Cause, Incident
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.incident import Incident, RankedCause
+from megatron_nanguard.records.json.conversion import from_json
 from tests.unit.cli.leaving import leave
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem, incident
 from tests.unit.report.factories import report_text
 
-JUDGED = incident(causes=(Cause("numerics", 0.5, ("a fact",), (), (), ""),))
+JUDGED = incident(causes=(RankedCause("numerics", 0.5, ("a fact",), (), (), ""),))
 
 
 def write_incident(root: Path, step: int = 3) -> Path:

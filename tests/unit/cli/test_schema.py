@@ -8,7 +8,7 @@ import jsonschema
 import orjson
 import pytest
 
-from megatron_nanguard.records.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
 from tests.unit.cli.hostile import write_run
 from tests.unit.cli.leaving import leave
 

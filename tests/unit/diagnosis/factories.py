@@ -12,7 +12,7 @@ from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.trace import (
-    Cause,
+    CauseLink,
     Message,
     OriginKind,
     RankTrace,
@@ -40,12 +40,12 @@ FINITE = TensorFacts("self", (4, 8), "bfloat16", "finite")
 NAN = TensorFacts("0", (4, 8), "bfloat16", "nan", 3, 0, 1.5, ((0, 1), (2, 5)))
 
 
-def to_origin(index: int = 0) -> tuple[Cause, ...]:
-    return (Cause("origin", index),)
+def to_origin(index: int = 0) -> tuple[CauseLink, ...]:
+    return (CauseLink("origin", index),)
 
 
-def to_arrival(*indices: int) -> tuple[Cause, ...]:
-    return tuple(Cause("arrival", index) for index in indices)
+def to_arrival(*indices: int) -> tuple[CauseLink, ...]:
+    return tuple(CauseLink("arrival", index) for index in indices)
 
 
 def traced_origin(event: int = 10, **changes: Any) -> TracedOrigin:
@@ -87,7 +87,7 @@ def trace(rank: int, arrivals: Sequence[Spoken] = (), departures: Sequence[Spoke
     return RankTrace(rank=rank, **{**known, **numbered, **changes})
 
 
-def sink(causes: tuple[Cause, ...], name: str = "decoder.layers.3.mlp.linear_fc1.weight") -> Sink:
+def sink(causes: tuple[CauseLink, ...], name: str = "decoder.layers.3.mlp.linear_fc1.weight") -> Sink:
     return Sink((name,), "nan", causes)
 
 

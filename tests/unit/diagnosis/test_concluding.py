@@ -7,8 +7,8 @@ from dataclasses import replace
 from megatron_nanguard.diagnosis.concluding import conclude, gather
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, ScalerFacts
 from megatron_nanguard.records.device import RankDevice
-from megatron_nanguard.records.incident import Cause, Incident, Infected, MicrobatchLosses
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.incident import Incident, Infected, MicrobatchLosses, RankedCause
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import RankSets, ScalerState
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import group, message, origin, sink, to_arrival, to_origin, trace, traced_origin
@@ -123,5 +123,5 @@ def test_the_clean_ranks_are_told_why() -> None:
     )
 
 
-def cause(code: str) -> Cause:
-    return Cause(code, 0.9, ("fact",), (), (), "")
+def cause(code: str) -> RankedCause:
+    return RankedCause(code, 0.9, ("fact",), (), (), "")

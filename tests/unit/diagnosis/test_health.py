@@ -9,7 +9,7 @@ from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.health import worth_telling
 from megatron_nanguard.diagnosis.rules import communication, hardware_persistent, hardware_transient
 from megatron_nanguard.records.health import HealthDifference
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
@@ -46,7 +46,7 @@ def test_a_device_that_lost_data_outweighs_a_proof_of_numerics() -> None:
 def test_a_fault_that_went_away_is_a_transient_of_that_device() -> None:
     assert hardware_persistent.judge(on_rank_5(LOST_DATA, passes=GONE)) is None
     found = hardware_transient.judge(on_rank_5(LOST_DATA, passes=GONE))
-    assert found == Cause(
+    assert found == RankedCause(
         cause="hardware_transient",
         confidence=0.99,
         for_=(

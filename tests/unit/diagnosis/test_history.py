@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence
 from megatron_nanguard.diagnosis.rules import data, hardware_persistent, hardware_transient, uninitialised_or_race
 from megatron_nanguard.records.device import RankDevice
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from tests.unit.diagnosis.factories import arbitration, evidence, origin
@@ -39,14 +39,14 @@ def then(device: RankDevice = CARD_3, step: int = 120, rank: int = 9, attempt: s
     return EarlierIncident(step, (rank,), "decoder.layers.3.mlp", "log", attempt, (replace(device, rank=rank),))
 
 
-def against(found: Cause | None) -> tuple[str, ...]:
+def against(found: RankedCause | None) -> tuple[str, ...]:
     return () if found is None else found.against
 
 
 def test_faults_that_keep_to_a_device_across_attempts_make_it_suspect_and_convict_nobody() -> None:
     found = hardware_persistent.judge(now(then(), then(step=125, attempt="20260102T120000Z-cd34")))
 
-    assert found == Cause(
+    assert found == RankedCause(
         cause="hardware_persistent",
         confidence=0.38,
         for_=(

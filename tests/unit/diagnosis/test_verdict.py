@@ -10,7 +10,7 @@ import pytest
 from megatron_nanguard.diagnosis import RULES, Rule, verdict
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, ScalerFacts, Spot
 from megatron_nanguard.records.audit import AuditFinding
-from megatron_nanguard.records.incident import Cause, MicrobatchLosses
+from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
@@ -33,7 +33,7 @@ def test_a_rule_without_evidence_says_nothing(rule: Rule) -> None:
 
 def test_nothing_known_is_undecided() -> None:
     assert verdict(evidence()) == (
-        Cause(
+        RankedCause(
             cause="undecided",
             confidence=1.0,
             for_=("no fact speaks for any cause",),
@@ -196,7 +196,7 @@ def test_the_whole_verdict_on_a_wrong_kernel() -> None:
     where = "FusedAttentionBackward in decoder.layers.3.mlp"
 
     assert verdict(evidence(**facts)) == (
-        Cause(
+        RankedCause(
             cause="operator",
             confidence=0.98,
             for_=(

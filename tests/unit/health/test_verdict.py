@@ -16,7 +16,7 @@ from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem

@@ -12,8 +12,8 @@ from megatron_nanguard.incident.files import MergedFile, sentence
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.incident import Cause, Incident, Origin
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.incident import Incident, Origin, RankedCause
+from megatron_nanguard.records.json.conversion import from_json
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
@@ -30,11 +30,11 @@ WHERE = (
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        (Cause("numerics", 0.86, (), (), (), ""), "Most likely: numerics (86%)."),
-        (Cause("undecided", 0.7, (), (), (), ""), "The cause is undecided."),
+        (RankedCause("numerics", 0.86, (), (), (), ""), "Most likely: numerics (86%)."),
+        (RankedCause("undecided", 0.7, (), (), (), ""), "The cause is undecided."),
     ],
 )
-def test_it_says_who_where_and_why(cause: Cause, words: str) -> None:
+def test_it_says_who_where_and_why(cause: RankedCause, words: str) -> None:
     assert sentence(3, OUTCOME, incident(origin=(ORIGIN,), causes=(cause,))) == f"{WHERE} {words}"
 
 

@@ -16,7 +16,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident import Alarm
 from megatron_nanguard.incident.rank_evidence import NOTHING, collect
 from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.flags import FP32_MAX

@@ -22,7 +22,7 @@ from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.json.conversion import from_json
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.sentinel import Flag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.patching import PatchPoint, Target
 from megatron_nanguard.patching.survey import survey
-from megatron_nanguard.records.finding import Finding
+from megatron_nanguard.records.doctor import PatchPointState
 from tests.unit.patching.conftest import Host
 from tests.unit.patching.points import RELEASE, Seen, point
 
@@ -23,8 +23,8 @@ def test_targets_are_imported_and_told_in_the_order_of_the_table(host: Host) -> 
     seen = Seen(point(train, name="train", group="step"), point(norm))
     seen.engine.install()
     assert survey(seen.engine, ("step",), lambda: RELEASE) == [
-        Finding("train", train.path, essential=True, works=True, words="active"),
-        Finding("norm", norm.path, essential=False, works=True, words="active"),
+        PatchPointState("train", train.path, essential=True, works=True, words="active"),
+        PatchPointState("norm", norm.path, essential=False, works=True, words="active"),
     ]
 
 

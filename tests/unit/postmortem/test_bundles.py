@@ -10,7 +10,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.bundles import find_bundle, redact, state_cause
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import CapturedBatch, CapturedItem, CapturedIterator, CaptureFile, Leaf
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from tests.unit.factories import SIZES, place
 
 STEP = "runs/run/incidents/step_00000003"

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.range_checks import check_incident, check_place, check_sizes
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from tests.unit.factories import SETS, SIZES, incident, place
 
@@ -53,7 +53,7 @@ def test_a_place_outside_of_its_layout_is_refused(changes: dict[str, int], messa
 
 @pytest.mark.parametrize("confidence", [-0.1, 1.5, math.nan])
 def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
-    causes = (Cause("data", 0.5, (), (), (), ""), Cause("numerics", confidence, (), (), (), ""))
+    causes = (RankedCause("data", 0.5, (), (), (), ""), RankedCause("numerics", confidence, (), (), (), ""))
 
     with pytest.raises(PostmortemError, match=rf"^x: key causes\[1\]\.confidence is {confidence}, expected 0 to 1$"):
         check_incident(incident(causes=causes), "x")

@@ -10,8 +10,8 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.reading import load_incident, merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
-from megatron_nanguard.records.incident import Cause
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.factories import ABORT, SETS, demo_postmortem, incident, postmortem
 
 
@@ -103,7 +103,7 @@ def test_an_incident_without_verdict_is_merged_again_and_keeps_what_was_done(tmp
 
 def test_a_verdict_stands(tmp_path: Path) -> None:
     directory = write_ranks(tmp_path, "run")
-    cause = Cause("numerics", 0.5, ("a",), (), (), "")
+    cause = RankedCause("numerics", 0.5, ("a",), (), (), "")
     (directory / "incident.json").write_bytes(to_json(incident(causes=(cause,))))
 
     found = load_incident(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.fingerprint import Fingerprint
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.reloading import command_line
 from megatron_nanguard.reloading.arguments import changed_arguments
 

@@ -15,7 +15,7 @@ import megatron_nanguard
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.records.capture import CaptureFile, file_name
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.reloading import ReloadedStep
 from tests.unit.capture.steps import capture, guarded, run_step
 from tests.unit.one_rank import Trainer, trainer

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.report.formatting import count, judged, number
 
 
@@ -33,4 +33,4 @@ def test_a_count_of_nothing_is_not_an_unknown_count() -> None:
     ],
 )
 def test_a_cause_has_a_word_for_how_sure_it_is(code: str, confidence: float, words: str) -> None:
-    assert judged(Cause(code, confidence, (), (), (), "")) == words
+    assert judged(RankedCause(code, confidence, (), (), (), "")) == words

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.trace import Cause, OriginKind, RankTrace, Sink, TracedOrigin
+from megatron_nanguard.records.trace import CauseLink, OriginKind, RankTrace, Sink, TracedOrigin
 from megatron_nanguard.tracing.tracer import Tracer
 from tests.unit.tracing.faults import (
     FusedAttention,
@@ -68,7 +68,7 @@ def test_path_leads_from_the_origin_to_the_loss() -> None:
 
 
 def test_loss_and_every_gradient_lead_to_the_one_origin() -> None:
-    causes = (Cause("origin", 0),)
+    causes = (CauseLink("origin", 0),)
     assert trace(log_of_negative).sinks == (Sink(("loss of micro-batch 1", *PARAMETERS), "nan", causes),)
 
 
@@ -257,7 +257,7 @@ def test_gradient_that_a_fused_kernel_spoils_in_main_grad_is_its_weights() -> No
         1,
         "layers.0.linear",
     )
-    assert traced.sinks == (Sink(("layers.0.linear.weight",), "nan", (Cause("origin", 0),)),)
+    assert traced.sinks == (Sink(("layers.0.linear.weight",), "nan", (CauseLink("origin", 0),)),)
 
 
 def trace_bucket(probe: frozenset[int] = frozenset()) -> RankTrace:

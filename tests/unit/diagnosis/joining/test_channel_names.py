@@ -6,7 +6,7 @@ import pytest
 
 from megatron_nanguard.diagnosis.joining.channel_names import ChannelNames, name_place
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.trace import Cargo, Message, TracedPlace
+from megatron_nanguard.records.trace import Message, MessageContents, TracedPlace
 from tests.unit.diagnosis.factories import LAYOUT_A, group, p2p
 
 
@@ -61,7 +61,9 @@ def test_expert_groups_are_told_from_those_of_replicas(coords: dict[int, str], c
         ("barrier_like", "", group(0, 1), "TP barrier_like"),
     ],
 )
-def test_a_communication_is_named_by_its_kind(operator: str, carries: Cargo, channel: Channel, words: str) -> None:
+def test_a_communication_is_named_by_its_kind(
+    operator: str, carries: MessageContents, channel: Channel, words: str
+) -> None:
     sent = Message(5, operator, 0, 3, "finite", "nan", carries=carries)
     assert ChannelNames(LAYOUT_A).kind(sent, channel) == words
 

@@ -10,7 +10,7 @@ import pytest
 from megatron_nanguard.diagnosis.joining.join import Joined, join
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.incident import Infected
-from megatron_nanguard.records.trace import Cause, Message, OriginKind, RankTrace, TensorFacts, TracedPlace
+from megatron_nanguard.records.trace import CauseLink, Message, OriginKind, RankTrace, TensorFacts, TracedPlace
 from tests.unit.diagnosis.factories import (
     LAYOUT_A,
     NAN,
@@ -334,7 +334,7 @@ def test_an_expert_group_is_named_by_its_axis() -> None:
     bad = message(5, channel, operator="alltoall_base_", sent="nan", causes=to_origin())
     first = trace(1, coords=coords[1], origins=(traced_origin(),), departures=(bad,))
     arrived = message(6, channel, operator="alltoall_base_")
-    second = trace(0, coords=coords[0], arrivals=(arrived,), sinks=(sink((Cause("arrival", 0),)),))
+    second = trace(0, coords=coords[0], arrivals=(arrived,), sinks=(sink((CauseLink("arrival", 0),)),))
     replica = trace(2, coords="tp0pp0dp2ep0")
 
     (infected,) = join([first, second, replica]).infected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.checker_artifact import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from tests.unit.diagnosis.factories import evidence, origin
@@ -14,7 +14,7 @@ ALL_CLEAN = RankSets((), (), (0, 1))
 def test_a_failed_guard_and_no_bad_rank() -> None:
     facts = evidence(ranks=ALL_CLEAN, own_faults=(1,), passes=(ReplayPass("plain", "no"),), exact=True)
 
-    assert judge(facts) == Cause(
+    assert judge(facts) == RankedCause(
         cause="checker_artifact",
         confidence=0.95,
         for_=(

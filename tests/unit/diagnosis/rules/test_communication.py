@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.communication import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
@@ -13,7 +13,7 @@ RECEIVED = origin(kind=OriginKind.COMMUNICATION, operator="recv_", output="no. 2
 
 
 def test_a_bad_receive_from_a_finite_sender() -> None:
-    assert judge(evidence(origins=(RECEIVED,), passes=(ReplayPass("plain", "no"),))) == Cause(
+    assert judge(evidence(origins=(RECEIVED,), passes=(ReplayPass("plain", "no"),))) == RankedCause(
         cause="communication",
         confidence=0.97,
         for_=(

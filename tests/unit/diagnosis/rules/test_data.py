@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis.evidence import Spot
 from megatron_nanguard.diagnosis.rules.data import judge
 from megatron_nanguard.records.audit import AuditFinding
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import evidence, origin
 
@@ -13,7 +13,7 @@ BATCH = AuditFinding("batch", "micro-batch 2, key weights", "nan", 5)
 
 
 def test_a_nan_in_the_batch_is_named_with_its_key() -> None:
-    assert judge(evidence(audited=True, audit=(BATCH,), previous_batch="finite")) == Cause(
+    assert judge(evidence(audited=True, audit=(BATCH,), previous_batch="finite")) == RankedCause(
         cause="data",
         confidence=0.98,
         for_=(

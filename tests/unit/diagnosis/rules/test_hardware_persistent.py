@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.diagnosis.evidence import EarlierIncident
 from megatron_nanguard.diagnosis.rules.hardware_persistent import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from tests.unit.diagnosis.factories import arbitration, evidence, origin
 
 CONVICTED = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, reference_fp64="finite")
@@ -17,7 +17,7 @@ CONVICTED = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, re
 def test_bad_here_and_finite_there() -> None:
     facts = evidence(arbitrations=(CONVICTED,), earlier=(EarlierIncident(2, (5,), operator="log"),))
 
-    assert judge(facts) == Cause(
+    assert judge(facts) == RankedCause(
         cause="hardware_persistent",
         confidence=0.97,
         for_=(

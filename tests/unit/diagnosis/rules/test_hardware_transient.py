@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, Spot
 from megatron_nanguard.diagnosis.rules.hardware_transient import WITHOUT_THE_CALL, judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
@@ -16,7 +16,7 @@ CALL = "aten.log.default on rank 5"
 
 
 def test_the_accused_call_is_finite_on_the_inputs_it_failed_on() -> None:
-    assert judge(evidence(passes=GONE, ranks=ALONE, arbitrations=(arbitration(repeats=8),))) == Cause(
+    assert judge(evidence(passes=GONE, ranks=ALONE, arbitrations=(arbitration(repeats=8),))) == RankedCause(
         cause="hardware_transient",
         confidence=0.9,
         for_=(

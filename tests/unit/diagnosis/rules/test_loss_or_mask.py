@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from megatron_nanguard.diagnosis.evidence import Spot
 from megatron_nanguard.diagnosis.rules.loss_or_mask import judge
-from megatron_nanguard.records.incident import Cause, MicrobatchLosses
+from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
 from megatron_nanguard.records.replay import ReplayPass
 from tests.unit.diagnosis.factories import NAN, evidence, origin
 
 FINITE = (MicrobatchLosses(2, 2, 1.0, 1.5, ()),)
 
 
-def confidence(cause: Cause | None) -> float:
+def confidence(cause: RankedCause | None) -> float:
     assert cause is not None
     return cause.confidence
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from megatron_nanguard.diagnosis.rules.norm_overflow import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from tests.unit.diagnosis.factories import evidence, origin
 
 
 def test_finite_gradients_with_an_infinite_norm() -> None:
-    assert judge(evidence(kind=Kind.NORM_OVERFLOW, grad_norm=math.inf, ranks=RankSets((0, 1), (), ()))) == Cause(
+    assert judge(evidence(kind=Kind.NORM_OVERFLOW, grad_norm=math.inf, ranks=RankSets((0, 1), (), ()))) == RankedCause(
         cause="norm_overflow",
         confidence=0.92,
         for_=("every gradient is finite; the sum of their squares is beyond the range of float32",),

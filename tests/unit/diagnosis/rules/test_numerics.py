@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.diagnosis.evidence import ScalerFacts
 from megatron_nanguard.diagnosis.rules.numerics import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, evidence, origin
@@ -18,7 +18,7 @@ CALL = "aten.log.default on rank 5"
 
 
 def test_a_log_that_is_bad_in_higher_precision_too() -> None:
-    assert judge(evidence(origins=(origin(),), arbitrations=(arbitration(reference_fp64="bad"),))) == Cause(
+    assert judge(evidence(origins=(origin(),), arbitrations=(arbitration(reference_fp64="bad"),))) == RankedCause(
         cause="numerics",
         confidence=0.95,
         for_=(f"values outside of its domain: {LOG}", f"{CALL} is not finite in higher precision either"),

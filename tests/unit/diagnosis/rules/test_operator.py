@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.diagnosis.rules.operator import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, evidence, origin
@@ -14,13 +14,13 @@ KERNEL = origin(operator="FusedAttentionBackward")
 ALWAYS = arbitration(repeats=4, repeats_bad=4, reference_fp64="finite")
 
 
-def confidence(cause: Cause | None) -> float:
+def confidence(cause: RankedCause | None) -> float:
     assert cause is not None
     return cause.confidence
 
 
 def test_an_operator_alone_is_a_suspicion() -> None:
-    assert judge(evidence(origins=(KERNEL,))) == Cause(
+    assert judge(evidence(origins=(KERNEL,))) == RankedCause(
         cause="operator",
         confidence=0.38,
         for_=("finite values in, nan out: FusedAttentionBackward in decoder.layers.3.mlp",),

@@ -6,7 +6,7 @@ import pytest
 
 from megatron_nanguard.diagnosis.rules.state_corruption import judge
 from megatron_nanguard.records.audit import AuditFinding
-from megatron_nanguard.records.incident import Cause, MicrobatchLosses
+from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import evidence, origin
@@ -16,7 +16,7 @@ def test_a_bad_weight_is_named_by_the_audit_and_by_the_walk() -> None:
     weight = origin(kind=OriginKind.OUTSIDE, operator="parameter w", module="", phase="load", microbatch=None)
     facts = evidence(audited=True, audit=(AuditFinding("weight", "w", "nan", 5),), origins=(weight,))
 
-    assert judge(facts) == Cause(
+    assert judge(facts) == RankedCause(
         cause="state_corruption",
         confidence=0.98,
         for_=(

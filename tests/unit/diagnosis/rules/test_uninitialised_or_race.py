@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.diagnosis.evidence import EarlierIncident, Spot
 from megatron_nanguard.diagnosis.rules.uninitialised_or_race import judge
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import NAN, evidence, origin
@@ -18,7 +18,7 @@ def passes(**came_back: str) -> tuple[ReplayPass, ...]:
     return tuple(ReplayPass(label, outcome) for label, outcome in came_back.items())  # type: ignore[arg-type]
 
 
-def confidence(cause: Cause | None) -> float:
+def confidence(cause: RankedCause | None) -> float:
     assert cause is not None
     return cause.confidence
 
@@ -26,7 +26,9 @@ def confidence(cause: Cause | None) -> float:
 def test_a_half_written_buffer_is_found_by_the_marker() -> None:
     unwritten = origin(kind=OriginKind.NEVER_WRITTEN, operator="add")
 
-    assert judge(evidence(origins=(unwritten,), passes=passes(plain="no", synchronous="no", marker="yes"))) == Cause(
+    assert judge(
+        evidence(origins=(unwritten,), passes=passes(plain="no", synchronous="no", marker="yes"))
+    ) == RankedCause(
         cause="uninitialised_or_race",
         confidence=0.98,
         for_=(

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.incident import Cause, Incident, Infected, MergedParameter, MicrobatchLosses
+from megatron_nanguard.records.incident import Incident, Infected, MergedParameter, MicrobatchLosses, RankedCause
 from megatron_nanguard.records.postmortem import Microbatch, RankSets
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import origin
@@ -66,7 +66,7 @@ def demo_incident(**changes: Any) -> Incident:
         "ranks": SETS,
         "origin": (origin(path=("log in decoder.layers.3.mlp", "mul in decoder.layers.3", "add_ in a.weight")),),
         "infected": INFECTED,
-        "causes": (Cause("numerics", 0.95, ("values outside of its domain",), (), ("a peer",), "halve --lr"),),
+        "causes": (RankedCause("numerics", 0.95, ("values outside of its domain",), (), ("a peer",), "halve --lr"),),
         "parameters": parameters,
         "losses": tuple(MicrobatchLosses(index, 4, 4.5, 4.75, ()) for index in range(4)),
     }

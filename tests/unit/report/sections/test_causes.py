@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.diagnosis.meanings import meaning
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.sections import causes
 from tests.unit.report.factories import described, opened_incident
 
 OUTCOMES: tuple[Trial, ...] = ("not_tried", "bad", "finite")
-MANY = tuple(Cause(name, 0.5, ("a",), ("b",), ("c",), "d") for name in ("data", "numerics", "operator", "framework"))
+MANY = tuple(
+    RankedCause(name, 0.5, ("a",), ("b",), ("c",), "d") for name in ("data", "numerics", "operator", "framework")
+)
 
 
 def test_without_causes_there_is_no_section() -> None:
@@ -52,7 +54,7 @@ def test_the_first_three_are_told_in_full() -> None:
 
 
 def test_what_is_undecided_is_no_cause_among_others() -> None:
-    undecided = Cause("undecided", 0.7, ("a and b",), (), ("the step again",), "")
+    undecided = RankedCause("undecided", 0.7, ("a and b",), (), ("the step again",), "")
 
     block = described(causes.describe, opened_incident(causes=(undecided, *MANY[:2])))
 

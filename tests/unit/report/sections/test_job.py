@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.job import job_words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.report.blocks import Block, Point
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import next_steps, verdict
@@ -16,8 +16,8 @@ from tests.unit.report.factories import bundled, described, opened_incident
 LOOK = "open model.py:7; confirm with: python bundle/repro.py"
 
 
-def causes(*following: str) -> tuple[Cause, ...]:
-    return tuple(Cause("data", 0.5, (), (), (), what) for what in following)
+def causes(*following: str) -> tuple[RankedCause, ...]:
+    return tuple(RankedCause("data", 0.5, (), (), (), what) for what in following)
 
 
 def test_with_nothing_to_do_beyond_the_verdict_there_is_no_section() -> None:
@@ -49,7 +49,7 @@ def test_a_step_that_names_the_reproduction_has_its_whole_command_below(tmp_path
 
 
 def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
-    suspected = Cause("hardware_transient", 0.4, (), (), (), "the same steps again")
+    suspected = RankedCause("hardware_transient", 0.4, (), (), (), "the same steps again")
 
     assert described(next_steps.describe, opened_incident(causes=(suspected,), num_hosts=2)).points[1] == Point(
         "try devices and links without the model, on the hosts of the job",
@@ -59,7 +59,10 @@ def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
 
 
 def test_devices_are_not_tried_for_a_cause_that_does_not_speak_of_them() -> None:
-    unlikely = (Cause("numerics", 0.9, (), (), (), "halve it"), Cause("hardware_transient", 0.1, (), (), (), "again"))
+    unlikely = (
+        RankedCause("numerics", 0.9, (), (), (), "halve it"),
+        RankedCause("hardware_transient", 0.1, (), (), (), "again"),
+    )
 
     assert len(described(next_steps.describe, opened_incident(causes=unlikely)).points) == 2
 
@@ -69,7 +72,7 @@ def test_there_are_never_more_than_five() -> None:
 
 
 def test_a_job_that_goes_on_is_stopped_before_its_devices_are_tried() -> None:
-    hardware = (Cause("hardware_transient", 0.9, (), (), (), "move it"),)
+    hardware = (RankedCause("hardware_transient", 0.9, (), (), (), "move it"),)
     going = opened_incident(causes=hardware, policy=replace(ABORT, action="skip"))
 
     assert described(next_steps.describe, going).points[-1].text.startswith("stop the job, then try devices")

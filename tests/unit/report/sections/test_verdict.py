@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.diagnosis.meanings import meaning
-from megatron_nanguard.records.incident import Cause
+from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from megatron_nanguard.report.blocks import Block, Tone
@@ -18,7 +18,7 @@ from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import incident
 from tests.unit.report.factories import bundled, demo_rows, described, opened_incident
 
-NUMERICS = Cause("numerics", 0.95, (), (), (), "the same steps with --lr halved")
+NUMERICS = RankedCause("numerics", 0.95, (), (), (), "the same steps with --lr halved")
 
 
 JOB = (
@@ -121,7 +121,7 @@ def test_without_an_origin_the_summary_comes_first_and_the_reason_is_said(replay
 
 
 def test_no_confidence_is_claimed_for_what_is_undecided() -> None:
-    undecided = Cause("undecided", 0.7, (), (), (), "")
+    undecided = RankedCause("undecided", 0.7, (), (), (), "")
 
     assert described(verdict.describe, opened_incident(causes=(undecided, NUMERICS))).rows == (
         ("cause", "undecided: numerics (very likely, 0.95), no other cause fits"),
@@ -131,8 +131,8 @@ def test_no_confidence_is_claimed_for_what_is_undecided() -> None:
 
 
 def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> None:
-    operator = Cause("operator", 0.4, (), (), (), "")
-    undecided = Cause("undecided", 0.7, (), (), (), "")
+    operator = RankedCause("operator", 0.4, (), (), (), "")
+    undecided = RankedCause("undecided", 0.7, (), (), (), "")
 
     decided = dict(described(verdict.describe, opened_incident(causes=(NUMERICS, operator))).rows)
     open_still = dict(described(verdict.describe, opened_incident(causes=(undecided, NUMERICS, operator))).rows)

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.trace import Cause, OriginKind, RankTrace
+from megatron_nanguard.records.trace import CauseLink, OriginKind, RankTrace
 from megatron_nanguard.tracing.tracer import Tracer
 from tests.unit.tracing.faults import log_of_negative, write_nan
 
@@ -60,13 +60,13 @@ def test_bad_receive_is_an_arrival_and_no_origin() -> None:
     assert arrival.first_used is not None
     assert (arrival.first_used.phase, arrival.first_used.microbatch) == ("forward", 0)
     assert traced.origins == traced.departures == ()
-    assert traced.sinks[0].causes == (Cause("arrival", 0),)
+    assert traced.sinks[0].causes == (CauseLink("arrival", 0),)
 
 
 def test_bad_send_is_a_departure_that_leads_to_its_origin() -> None:
     traced = trace(lambda loss: dist.send(log_of_negative(torch.ones(4)), 2))
     (departure,) = traced.departures
-    assert (departure.operator, departure.sent, departure.causes) == ("send", "nan", (Cause("origin", 0),))
+    assert (departure.operator, departure.sent, departure.causes) == ("send", "nan", (CauseLink("origin", 0),))
     assert traced.channels[departure.channel] == Channel.p2p(1, 2)
     assert [origin.operator for origin in traced.origins] == ["log"]
 
@@ -93,8 +93,8 @@ def test_own_bad_share_stands_behind_a_bad_result() -> None:
 
     traced = trace(run)
     assert [(m.sent, m.arrived) for m in traced.arrivals] == [("nan", "nan")]
-    assert traced.arrivals[0].causes == (Cause("origin", 0),)
-    assert traced.sinks[0].causes == (Cause("origin", 0), Cause("arrival", 0))
+    assert traced.arrivals[0].causes == (CauseLink("origin", 0),)
+    assert traced.sinks[0].causes == (CauseLink("origin", 0), CauseLink("arrival", 0))
 
 
 def all_gather(out: Tensor, share: Tensor) -> None:
@@ -158,7 +158,7 @@ def test_functional_collective_is_a_message(operator: str, more: tuple[Any, ...]
 
     traced = trace(run)
     told = [(m.operator, traced.channels[m.channel], m.number, m.sent, m.arrived, m.causes) for m in traced.arrivals]
-    assert told == ([(operator, WORLD, 0, "nan", "nan", (Cause("origin", 0),))] if bad else [])
+    assert told == ([(operator, WORLD, 0, "nan", "nan", (CauseLink("origin", 0),))] if bad else [])
     assert [origin.operator for origin in traced.origins] == (["log"] if bad else [])
 
 
@@ -182,7 +182,7 @@ def test_result_of_a_functional_collective_is_looked_at_after_the_wait() -> None
     traced = trace(run)
     assert [(m.operator, m.sent, m.arrived, m.causes) for m in traced.arrivals] == [("all_reduce", "finite", "nan", ())]
     assert traced.origins == traced.departures == ()
-    assert traced.sinks[0].causes == (Cause("arrival", 0),)
+    assert traced.sinks[0].causes == (CauseLink("arrival", 0),)
 
 
 def test_functional_and_other_collectives_of_a_group_are_counted_together() -> None:
@@ -281,7 +281,7 @@ def test_message_to_oneself_is_no_arrival() -> None:
 
     traced = trace(run)
     assert traced.arrivals == ()
-    assert traced.sinks[0].causes == (Cause("origin", 0),)
+    assert traced.sinks[0].causes == (CauseLink("origin", 0),)
 
 
 def test_share_written_unseen_before_it_is_sent_is_an_origin() -> None:
@@ -305,7 +305,7 @@ def test_reduction_outside_of_any_micro_batch_is_traced_in_the_schedule_phase() 
     (arrival,) = traced.arrivals
     assert arrival.first_used is not None
     assert (arrival.first_used.phase, arrival.first_used.microbatch) == ("finalize", None)
-    assert traced.departures[-1].causes == (Cause("arrival", 0),)
+    assert traced.departures[-1].causes == (CauseLink("arrival", 0),)
 
 
 def test_an_arrival_tells_what_was_sent_and_what_came() -> None:

@@ -17,9 +17,9 @@ import orjson
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.decoding import RecordDecoder
-from megatron_nanguard.records.json_file import read_bytes
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.json.conversion import from_json
+from megatron_nanguard.records.json.decoding import RecordDecoder
+from megatron_nanguard.records.json.record_file import read_bytes
 
 OPENING: Final = b'{\n  "'
 CLOSING: Final = b"\n}\n"
@@ -45,7 +45,7 @@ def paused_collection() -> Iterator[None]:
             gc.enable()
 
 
-class AlikeReader(Generic[Record]):
+class CachingReader(Generic[Record]):
     """Reads files of one kind of record; equal parts become one object."""
 
     def __init__(self, cls: type[Record]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class PatchPointState:
     """One target of a patch point.
 
     Attributes:

@@ -19,8 +19,8 @@ import orjson
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.decoding import Misfit, decoder_of, shown
-from megatron_nanguard.records.fields import FLOAT_TAG, fields_of
+from megatron_nanguard.records.json.decoding import Misfit, decoder_of, shown
+from megatron_nanguard.records.json.fields import FLOAT_TAG, fields_of
 
 Record = TypeVar("Record")
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.printable import printable
-from megatron_nanguard.records.fields import FLOAT_TAG, TAGGED_FLOATS, fields_of
+from megatron_nanguard.records.json.fields import FLOAT_TAG, TAGGED_FLOATS, fields_of
 
 Decoder = Callable[[Any], Any]
 

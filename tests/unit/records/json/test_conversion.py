@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.incident import Cause, Incident, Infected
-from megatron_nanguard.records.json_form import from_json, to_json
+from megatron_nanguard.records.incident import Incident, Infected, RankedCause
+from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Microbatch, Postmortem, RankSets
 from tests.unit.factories import demo_postmortem, incident, postmortem
 
@@ -64,7 +64,7 @@ def test_a_postmortem_and_an_incident_come_back_equal() -> None:
     clean = postmortem(7)
     merged = incident(
         infected=(Infected(2, "data-parallel reduction", "dp", (0,)),),
-        causes=(Cause("undecided", 0.5, ("a",), (), ("b",), "c"),),
+        causes=(RankedCause("undecided", 0.5, ("a",), (), ("b",), "c"),),
     )
 
     assert from_json(Postmortem, to_json(clean)) == clean

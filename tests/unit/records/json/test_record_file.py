@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json_file import read_bytes, read_record
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import read_bytes, read_record
 from megatron_nanguard.records.postmortem import Microbatch
 
 

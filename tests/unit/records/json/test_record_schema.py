@@ -24,12 +24,12 @@ from megatron_nanguard.records.capture import (
 )
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome, DrillPlan
-from megatron_nanguard.records.fields import fields_of
-from megatron_nanguard.records.file_kinds import FILE_KINDS
 from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
-from megatron_nanguard.records.incident import Cause, Origin
-from megatron_nanguard.records.json_form import to_json
-from megatron_nanguard.records.json_schema import documented_fields, schema_of
+from megatron_nanguard.records.incident import Origin, RankedCause
+from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.fields import fields_of
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.record_schema import documented_fields, schema_of
 from megatron_nanguard.records.parameters import ParameterEntry, ParameterMapFile
 from megatron_nanguard.records.postmortem import Kind, Microbatch
 from megatron_nanguard.records.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
@@ -114,7 +114,7 @@ EXAMPLES: list[tuple[str, Any]] = [
     ("postmortem", demo_postmortem(5)),
     ("postmortem", postmortem(4, microbatches=(Microbatch(0, -math.inf, None),), grad_norm=math.nan)),
     ("incident", incident()),
-    ("incident", incident(origin=(ORIGIN,), causes=(Cause("undecided", 0.1, (), (), (), ""),))),
+    ("incident", incident(origin=(ORIGIN,), causes=(RankedCause("undecided", 0.1, (), (), (), ""),))),
     ("incident", merge(map(demo_postmortem, range(8)), exchanged=None, policy=ABORT, files=["a.json"])),
     ("param_map", ParameterMapFile(SCHEMA_VERSION, place(6), SIZES, None, (ENTRY,))),
     ("drill", DrillPlan(spec="nan@step=3")),

@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any
 
-from megatron_nanguard.records.fields import FLOAT_TAG, TAGGED_FLOATS, fields_of
+from megatron_nanguard.records.json.fields import FLOAT_TAG, TAGGED_FLOATS, fields_of
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _FLOAT = {

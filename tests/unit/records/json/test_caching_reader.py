@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.alike import AlikeReader, paused_collection
-from megatron_nanguard.records.json_file import read_record
-from megatron_nanguard.records.json_form import to_json
+from megatron_nanguard.records.json.caching_reader import CachingReader, paused_collection
+from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.postmortem import Postmortem, ReducedState
 from tests.unit.factories import bad_parameter, demo_postmortem, postmortem
 
@@ -25,7 +25,7 @@ def write(directory: Path, name: str, content: bytes) -> Path:
 
 
 def test_long_equal_parts_become_one_object(tmp_path: Path) -> None:
-    reader = AlikeReader(Postmortem)
+    reader = CachingReader(Postmortem)
     first, second = (
         reader.read(write(tmp_path, f"{rank}", to_json(postmortem(rank, reduced=MANY))), "x") for rank in (2, 6)
     )
@@ -38,7 +38,7 @@ def test_long_equal_parts_become_one_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", range(8))
 def test_a_file_is_read_as_if_alone(tmp_path: Path, rank: int) -> None:
     path = write(tmp_path, "rank", to_json(demo_postmortem(rank)))
-    reader = AlikeReader(Postmortem)
+    reader = CachingReader(Postmortem)
 
     assert repr(reader.read(path, "x")) == repr(read_record(Postmortem, path))
     assert repr(reader.read(path, "x")) == repr(demo_postmortem(rank))
@@ -50,7 +50,7 @@ def test_another_form_of_the_same_is_read_too(tmp_path: Path, option: int) -> No
 
     path = write(tmp_path, "rank", orjson.dumps(tree, option=option))
 
-    assert AlikeReader(Postmortem).read(path, "x") == postmortem(3, reduced=MANY)
+    assert CachingReader(Postmortem).read(path, "x") == postmortem(3, reduced=MANY)
 
 
 def test_a_missing_key_with_a_default_takes_it(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_missing_key_with_a_default_takes_it(tmp_path: Path) -> None:
 
     path = write(tmp_path, "rank", orjson.dumps(tree, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
-    assert AlikeReader(Postmortem).read(path, "x") == postmortem(3)
+    assert CachingReader(Postmortem).read(path, "x") == postmortem(3)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_told_as_of_a_single_file(tmp_path: Path, old: byte
     assert old in content
 
     with pytest.raises(PostmortemError) as caught:
-        AlikeReader(Postmortem).read(write(tmp_path, "rank", content.replace(old, new, 1)), "x")
+        CachingReader(Postmortem).read(write(tmp_path, "rank", content.replace(old, new, 1)), "x")
 
     assert str(caught.value) == message
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json_form import from_json
+from megatron_nanguard.records.json.conversion import from_json
 
 LARGEST_BYTES: Final = 256 * 1024 * 1024
 """More than any file of a run has: the merged incident of a hundred thousand ranks stays below a tenth of it."""
