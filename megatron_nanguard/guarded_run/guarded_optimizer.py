@@ -23,7 +23,7 @@ from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.policy.skips import SkipBudget
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.replay import Recorder
+from megatron_nanguard.replay import StepRecorder
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RaisedScale, RngStates, Suspicions
 from megatron_nanguard.sentinel.losses import Guarded
 from megatron_nanguard.settings import Settings
@@ -68,7 +68,7 @@ class GuardedOptimizer:
         """Gradient norms of the last step that was let through, as the host holds them, the outermost optimizer's last;
         judged at the next vote."""
         self._device = _device_of(self.chunks)
-        self.recorder = Recorder(self.chunks, self.device) if settings.replay == "auto" else None
+        self.recorder = StepRecorder(self.chunks, self.device) if settings.replay == "auto" else None
         self.why_no_recorder = phrase("switched off (--nanguard-replay off)")
         """Said where ``recorder`` is None."""
         self._groups: set[int] = set()

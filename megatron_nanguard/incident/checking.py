@@ -17,7 +17,7 @@ from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.postmortem.run_directory import rank_name
 from megatron_nanguard.records.replay import Trial
 from megatron_nanguard.replay import DecisionPoint
-from megatron_nanguard.replay.experiments import LOWER_SCALE, lower_scale
+from megatron_nanguard.replay.changed_conditions import LOWER_SCALE, lower_scale
 
 log = logging.getLogger("megatron_nanguard")
 

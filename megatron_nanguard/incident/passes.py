@@ -16,7 +16,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall
 from megatron_nanguard.replay import replay as call_again
-from megatron_nanguard.replay.recording import Batch
+from megatron_nanguard.replay.data_iterators import Batch
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses
 from megatron_nanguard.tracing.tracer import Tracer
 

@@ -30,7 +30,7 @@ from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace, TracedOrigin
 from megatron_nanguard.replay import DecisionPoint
-from megatron_nanguard.replay.experiments import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
+from megatron_nanguard.replay.changed_conditions import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
 from megatron_nanguard.tracing.marker_fill import MarkerFill
 from megatron_nanguard.tracing.tracer import Tracer
 

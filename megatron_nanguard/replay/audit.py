@@ -20,7 +20,7 @@ from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding, AuditKind
 from megatron_nanguard.replay.batch import vars_of
-from megatron_nanguard.replay.recording import Batch
+from megatron_nanguard.replay.data_iterators import Batch
 from megatron_nanguard.tensor_names import named_tensors
 
 OWNED_ELSEWHERE = "where it is bad, other ranks own it"

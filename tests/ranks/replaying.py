@@ -27,7 +27,7 @@ from megatron.core.pipeline_parallel import schedules
 
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.device import Device, training_device
-from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall, Recorder, again, batch, replay
+from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall, StepRecorder, batch, in_place, replay
 from megatron_nanguard.sentinel import BeforeReduction
 
 PLANS = dict(part.split(":") for part in os.environ["REPLAYS"].replace(" ", "").split(";"))
@@ -40,7 +40,7 @@ class Host:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.recorder: Recorder | None = None
+        self.recorder: StepRecorder | None = None
         self.before = BeforeReduction(per_parameter=True)
         self.step = 1
         self.depth = 0
@@ -55,7 +55,7 @@ class Host:
             model = kwargs["model"]
             if self.recorder is None:
                 chunks = model if isinstance(model, list) else [model]
-                self.recorder = Recorder(chunks, self.device)
+                self.recorder = StepRecorder(chunks, self.device)
                 spoil(chunks)
             return original(**self.recorder.open(original, kwargs))
 
@@ -158,11 +158,11 @@ class without_zeroing(without):
     """A replay that adds to the gradients of the first pass."""
 
     def __enter__(self) -> None:
-        self.zero = again.zero_gradients
-        again.zero_gradients = lambda chunks: None  # type: ignore[assignment]
+        self.zero = in_place.zero_gradients
+        in_place.zero_gradients = lambda chunks: None  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        again.zero_gradients = self.zero
+        in_place.zero_gradients = self.zero
 
 
 LEFT_OUT: Mapping[str, without] = {

@@ -30,7 +30,7 @@ from megatron_nanguard.megatron_api.schedules import followed
 from megatron_nanguard.parameters.naming import name_modules, name_parameters
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.trace import RankTrace
-from megatron_nanguard.replay import DecisionPoint, RecordedCall, Recorder, replay
+from megatron_nanguard.replay import DecisionPoint, RecordedCall, StepRecorder, replay
 from megatron_nanguard.sentinel import Losses
 from megatron_nanguard.tracing.tracer import Tracer
 
@@ -96,7 +96,7 @@ class Host:
 
     def __init__(self) -> None:
         self.faults = [None, *map(Fault.parse, os.environ["FAULTS"].split(";"))]
-        self.recorder: Recorder | None = None
+        self.recorder: StepRecorder | None = None
         self.chunks: list[Any] = []
         self.step = self.depth = 0
         self.microbatch: int | None = None
@@ -114,7 +114,7 @@ class Host:
             if self.recorder is None:
                 model = kwargs["model"]
                 self.chunks = model if isinstance(model, list) else [model]
-                self.recorder = Recorder(self.chunks, training_device())
+                self.recorder = StepRecorder(self.chunks, training_device())
                 self.plant()
             with followed(self.chunks, self.at):
                 return original(**self.recorder.open(original, kwargs))

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_nanguard.guarded_run import RunHandshake
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
-from megatron_nanguard.replay import Recorder
+from megatron_nanguard.replay import StepRecorder
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 from tests.unit.guarded_run.watched import Watched
@@ -62,7 +62,7 @@ def test_close_forgets_what_would_be_judged_again(watch: Watch) -> None:
 
 def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log: Log) -> None:
     watched = watch()
-    watched.subject.recorder = Recorder(watched.subject.chunks, watched.subject.device)
+    watched.subject.recorder = StepRecorder(watched.subject.chunks, watched.subject.device)
     # The schedule gets no data iterator here, which the recorder does not know how to take.
     subject = watched.run()
     assert subject.recorder is None

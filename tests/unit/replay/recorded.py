@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.device import CpuDevice
-from megatron_nanguard.replay import RecordedCall, Recorder
+from megatron_nanguard.replay import RecordedCall, StepRecorder
 from tests.unit.one_rank import Trainer, trainer
 
 TWO = (torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]))
@@ -26,7 +26,7 @@ class Recorded:
         from megatron.core.pipeline_parallel import schedules
 
         self.trainer: Trainer = trainer(ddp={"check_for_nan_in_grad": False}, **options)
-        self.recorder = Recorder([self.trainer.ddp], CpuDevice())
+        self.recorder = StepRecorder([self.trainer.ddp], CpuDevice())
         original = schedules.forward_backward_no_pipelining
         monkeypatch.setattr(
             schedules,

@@ -14,7 +14,7 @@ from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay.batch import vars_of
-from megatron_nanguard.replay.recording import Batch, Recording
+from megatron_nanguard.replay.data_iterators import Batch, Recording
 from megatron_nanguard.replay.snapshot import Snapshot
 from megatron_nanguard.tensor_names import named_tensors
 
@@ -66,7 +66,7 @@ class RecordedCall:
         return ""
 
 
-class Recorder:
+class StepRecorder:
     """Keeps the call of the open step, and beyond it the batch of the last good one.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from megatron_nanguard.device import CpuDevice
-from megatron_nanguard.replay import Recorder
+from megatron_nanguard.replay import StepRecorder
 from tests.unit.one_rank import ONES
 from tests.unit.replay.recorded import TWO, Recorded
 
@@ -54,7 +54,7 @@ def test_data_of_an_unknown_kind_is_told(recorded: Recorded) -> None:
 
 
 def test_a_model_without_gradient_buffers_is_told() -> None:
-    recorder = Recorder([torch.nn.Linear(1, 1)], CpuDevice())
+    recorder = StepRecorder([torch.nn.Linear(1, 1)], CpuDevice())
     recorder.open(print, {"data_iterator": None, "num_microbatches": 1})
     assert recorder.call is not None
     can, why_not = recorder.call.can_replay()

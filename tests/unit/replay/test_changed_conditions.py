@@ -11,7 +11,7 @@ import torch
 
 from megatron_nanguard.device.cpu import CpuDevice
 from megatron_nanguard.replay import DecisionPoint, replay
-from megatron_nanguard.replay.experiments import Synchronous, lower_scale
+from megatron_nanguard.replay.changed_conditions import Synchronous, lower_scale
 from tests.unit.replay.recorded import FIRST, SECOND, Recorded
 
 

@@ -19,11 +19,11 @@ import torch
 from megatron_nanguard.megatron_api.bucket_state import weights_stay, zero_gradients
 from megatron_nanguard.megatron_api.process_state import rerun_machine_off
 from megatron_nanguard.megatron_api.schedules import Around, followed
-from megatron_nanguard.replay.call import RecordedCall
+from megatron_nanguard.replay.data_iterators import Batch
 from megatron_nanguard.replay.digests import Digests
-from megatron_nanguard.replay.gradients import GradientCopy
-from megatron_nanguard.replay.recording import Batch
+from megatron_nanguard.replay.gradient_copy import GradientCopy
 from megatron_nanguard.replay.snapshot import Snapshot
+from megatron_nanguard.replay.step_recorder import RecordedCall
 
 AfterBackward = Callable[["int | None", int], None]
 """``after_backward(microbatch, chunk)``, while the step's context is still entered."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.replay.recording import Recording
+from megatron_nanguard.replay.data_iterators import Recording
 
 
 class Loader:

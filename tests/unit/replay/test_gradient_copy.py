@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from megatron_nanguard.device import CpuDevice
-from megatron_nanguard.replay import gradients
-from megatron_nanguard.replay.gradients import GradientCopy
+from megatron_nanguard.replay import gradient_copy
+from megatron_nanguard.replay.gradient_copy import GradientCopy
 from tests.unit.megatron_api.chunks import Chunk
 
 
@@ -42,7 +42,7 @@ def test_the_copy_goes_where_there_is_room(
     monkeypatch: pytest.MonkeyPatch, free: int, free_on_host: int, place: str
 ) -> None:
     # 16 elements of 4 bytes, and a quarter to spare, are 80.
-    monkeypatch.setattr(gradients, "device_of", lambda kind: Full(free_on_host))
+    monkeypatch.setattr(gradient_copy, "device_of", lambda kind: Full(free_on_host))
     assert GradientCopy([Chunk()], Full(free)).place == place
 
 
@@ -89,7 +89,7 @@ def test_what_is_finite_both_times_is_compared_bit_for_bit() -> None:
 
 def test_a_copy_is_compared_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     # 16 elements in pieces of 4: the largest, 15, lies in another piece than what differs.
-    monkeypatch.setattr(gradients, "RUN", 4)
+    monkeypatch.setattr(gradient_copy, "RUN", 4)
     chunk = Chunk()
     copy = GradientCopy([chunk], CpuDevice())
     assert (copy.largest_difference(), copy.agrees_where_finite()) == (0.0, True)
