@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatron_nanguard.arbitration.capture import COMMUNICATES, COMMUNICATION
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, COMMUNICATION
 from megatron_nanguard.arbitration.repro import CannotRun
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from megatron_nanguard.arbitration import repro
-from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall
 from megatron_nanguard.arbitration.references import reference_file
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.atomic_write import atomic_write

@@ -29,7 +29,7 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
     """
     try:
         from megatron_nanguard.arbitration.bundle import read_bundle
-        from megatron_nanguard.arbitration.devices import compare_devices, default_devices
+        from megatron_nanguard.arbitration.device_comparison import compare_devices, default_devices
     except ModuleNotFoundError as error:
         raise ReplayError(f"a call can only be run where torch is installed: {error}") from None
     call = read_bundle(find_bundle(directory))

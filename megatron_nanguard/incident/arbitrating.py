@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron_nanguard.arbitration.again import arbitrate
 from megatron_nanguard.arbitration.bundle import write_bundle
-from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, uncaught
 from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
+from megatron_nanguard.arbitration.repetition import arbitrate
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
 from megatron_nanguard.records.arbitration import NOT_TRIED, Arbitration

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.capture import Captured, random_states, without_tensors
 from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.leaves import Batcher

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from megatron_nanguard.arbitration.accused import (
-    accused_events,
-    accused_region,
+from megatron_nanguard.arbitration.call_catcher import CallCatcher, CaughtCall
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
+from megatron_nanguard.arbitration.suspects import (
     caught_calls,
+    function_name,
     gone_calls,
-    region_name,
+    suspect_events,
+    suspect_function,
 )
-from megatron_nanguard.arbitration.capture import CallCatcher, CaughtCall
-from megatron_nanguard.arbitration.regions import RegionCatcher
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
@@ -162,7 +162,7 @@ class Replayer:
         found = frozenset(origin.event for origin in trace.origins)
         if any(row[0] for row in exchange((len(found),), self.voters, self.subject.torch_device)):
             self.watchdog.stage("probing replay", self.deadline + TRACED_STEPS * self.median_step)
-            catcher = CallCatcher(accused_events(trace), rank=self.subject.coordinates.rank)
+            catcher = CallCatcher(suspect_events(trace), rank=self.subject.coordinates.rank)
             region = self._region_of(trace)
             probed, seen = self._traced(point, "probed", microbatch, found, marker, catcher, region)
             self.passes.tell("probed", seen)
@@ -187,7 +187,7 @@ class Replayer:
         probe: frozenset[int],
         marker: bool,
         catcher: CallCatcher | None = None,
-        region: RegionCatcher | None = None,
+        region: FunctionCatcher | None = None,
     ) -> tuple[RankTrace, Pass]:
         subject = self.subject
         place = subject.coordinates
@@ -208,10 +208,10 @@ class Replayer:
             seen = self.passes.run(point, f"{stage}, {words}", tracer)
         return tracer.summarize(place.label(subject.sizes)), seen
 
-    def _region_of(self, trace: RankTrace) -> RegionCatcher | None:
+    def _region_of(self, trace: RankTrace) -> FunctionCatcher | None:
         """Who keeps the call of the autograd Function that stands accused; None when none does."""
-        accused: TracedOrigin | None = accused_region(trace)
-        return RegionCatcher(region_name(accused), rank=self.subject.coordinates.rank) if accused else None
+        accused: TracedOrigin | None = suspect_function(trace)
+        return FunctionCatcher(function_name(accused), rank=self.subject.coordinates.rank) if accused else None
 
 
 def _tolerance(largest: float | None) -> str:

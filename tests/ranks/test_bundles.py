@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from megatron_nanguard.arbitration.bundle import read_bundle
-from megatron_nanguard.arbitration.devices import compare_devices
+from megatron_nanguard.arbitration.device_comparison import compare_devices
 from megatron_nanguard.errors import ReplayError
 from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS, Layout

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatron_nanguard.arbitration.capture import CAP_BYTES, CallCatcher, CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CallCatcher, CaughtCall
 
 Spoil = Callable[[Any], Any]
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import read_bundle, write_bundle
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.bundle import SavedCall
 from tests.unit.arbitration.calls import catch

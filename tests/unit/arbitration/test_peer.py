@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
 from megatron_nanguard.records.arbitration import PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch

@@ -14,8 +14,8 @@ import torch
 
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import write_bundle
-from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, uncaught
-from megatron_nanguard.arbitration.regions import RegionCatcher
+from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.records.bundle import SavedCall
 from tests.unit.arbitration.calls import Spoil, bad_first_element, catch
 
@@ -65,7 +65,7 @@ def region(tmp: Path) -> CaughtCall:
     scope: dict[str, type[torch.autograd.Function]] = {}
     exec(FAULTY_FUNCTION, scope)
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    with RegionCatcher("SquareKernelBackward") as catcher:
+    with FunctionCatcher("SquareKernelBackward") as catcher:
         scope["SquareKernel"].apply(x).sum().backward()
     return replace(catcher.call, saved=replace(catcher.call.saved, cause="operator", device="A card"))
 
@@ -78,7 +78,7 @@ def swiglu() -> CaughtCall:
         def forward(ctx, input, fp8_input_store, cpu_offload_input):  # type: ignore[no-untyped-def]
             return input[..., :2] * input[..., 2:]
 
-    with RegionCatcher("SwiGLUFunction") as catcher:
+    with FunctionCatcher("SwiGLUFunction") as catcher:
         SwiGLUFunction.apply(torch.tensor([[1.0, 2.0, 3.0, float("nan")]]), False, False)
     return replace(catcher.call, saved=replace(catcher.call.saved, cause="data", operator="BiasSwiGLUFunction"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog

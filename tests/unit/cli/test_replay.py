@@ -13,7 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from megatron_nanguard.arbitration import devices
+from megatron_nanguard.arbitration import device_comparison
 from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.cli import main
 from megatron_nanguard.cli.replay import command
@@ -121,7 +121,7 @@ def test_a_call_that_runs_on_none_of_the_devices_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, torch.tensor([-1.0]))
-    monkeypatch.setattr(devices, "refer", lambda call, dtype: ("no reference", False))
+    monkeypatch.setattr(device_comparison, "refer", lambda call, dtype: ("no reference", False))
 
     code, out, err = leave(capsys, "replay", tmp_path, "--device", "tpux")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, uncaught
 from megatron_nanguard.incident.arbitrating import (
     CAME_BACK_NOWHERE,
     NO_OPERATOR,

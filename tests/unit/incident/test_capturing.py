@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatron_nanguard.arbitration.capture import CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import CaughtCall, uncaught
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer

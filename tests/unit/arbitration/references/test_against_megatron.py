@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.arbitration.references import (
-    attention,
     causal_softmax,
     cross_entropy,
+    dot_product_attention,
     gelu,
     layernorm,
     rmsnorm,
@@ -145,7 +145,7 @@ def test_attention(groups: int) -> None:
 
     def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         first = [tensor.transpose(0, 1) for tensor in (q, k, v)]
-        out = attention.reference(q=first[0], k=first[1], v=first[2], causal=True, window_size=(-1, -1))
+        out = dot_product_attention.reference(q=first[0], k=first[1], v=first[2], causal=True, window_size=(-1, -1))
         return out.transpose(0, 1).flatten(2)
 
     inputs = [normal(5, 2, 4, 6), normal(5, 2, groups, 6) * 0.5, normal(5, 2, groups, 6)]
@@ -157,7 +157,7 @@ def test_attention_of_torch() -> None:
     query, key, value = normal(2, 4, 5, 6), normal(2, 4, 7, 6), normal(2, 4, 7, 6)
 
     assert_same(
-        lambda q, k, v: attention.reference(query=q, key=k, value=v, scale=0.3),
+        lambda q, k, v: dot_product_attention.reference(query=q, key=k, value=v, scale=0.3),
         lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3),
         [query, key, value],
     )
@@ -185,9 +185,9 @@ def test_what_a_reference_does_not_cover_is_said() -> None:
     with pytest.raises(NotImplementedError, match="smoothed labels"):
         cross_entropy.reference(logits=logits, labels=torch.tensor([1, 2, 3]), smoothing=0.1)
     with pytest.raises(NotImplementedError, match="dropout or a sliding window"):
-        attention.reference(q=q, k=q, v=q, dropout_p=0.1)
+        dot_product_attention.reference(q=q, k=q, v=q, dropout_p=0.1)
     with pytest.raises(NotImplementedError, match="dropout or a sliding window"):
-        attention.reference(q=q, k=q, v=q, window_size=(3, 0))
+        dot_product_attention.reference(q=q, k=q, v=q, window_size=(3, 0))
     with pytest.raises(NotImplementedError, match="1099511627776 scores"):
         long = torch.empty(1, 1 << 20, 1, 1)
-        attention.reference(q=long, k=long, v=long)
+        dot_product_attention.reference(q=long, k=long, v=long)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.arbitration.again import arbitrate
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.arbitration.references import REFERENCES, reference_file, reference_for
-from megatron_nanguard.arbitration.regions import RegionCatcher
+from megatron_nanguard.arbitration.repetition import arbitrate
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
 SEQUENCE = torch.linspace(-2, 2, 24).reshape(1, 4, 2, 3)
@@ -56,7 +56,7 @@ def kernel(name: str, arguments: dict[str, Any], fails: bool) -> type[torch.auto
 
 def caught(name: str, arguments: dict[str, Any], fails: bool) -> CaughtCall:
     planted = kernel(name, arguments, fails)
-    with RegionCatcher(name) as catcher:
+    with FunctionCatcher(name) as catcher:
         planted.apply(*arguments.values())
     return catcher.call
 

@@ -1,6 +1,6 @@
 """Save the call of an autograd Function, whose kernels the dispatcher does not see: inputs, and what its backward got.
 
-with RegionCatcher("SwiGLUFunctionBackward", lambda: module == "decoder.layers.1.mlp", rank=5) as catcher:
+with FunctionCatcher("SwiGLUFunctionBackward", lambda: module == "decoder.layers.1.mlp", rank=5) as catcher:
     ...                       a further replay of the step
 catcher.call                  a CaughtCall; its `saved.why_not` says so where there was none
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
-from megatron_nanguard.arbitration.capture import CAP_BYTES, CaughtCall, device_name, uncaught
+from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, device_name, uncaught
 from megatron_nanguard.arbitration.packing import (
     CannotSave,
     Packer,
@@ -44,7 +44,7 @@ class _Inputs:
     tensors: dict[str, Tensor]
 
 
-class RegionCatcher:
+class FunctionCatcher:
     """Keeps the first call with a bad result of finite inputs; else the first bad one; else the last."""
 
     def __init__(
@@ -65,7 +65,7 @@ class RegionCatcher:
         self._undo = ExitStack()
         self.call = uncaught(rank, None, self._name, "it was not called again")
 
-    def __enter__(self) -> RegionCatcher:
+    def __enter__(self) -> FunctionCatcher:
         """Wrap forward and backward of the class."""
         cls = find_class(self._name)
         if cls is None:

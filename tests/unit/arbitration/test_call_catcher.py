@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from megatron_nanguard.arbitration.capture import CallCatcher
+from megatron_nanguard.arbitration.call_catcher import CallCatcher
 from megatron_nanguard.records.bundle import Argument, RowCut, SavedOutput, SavedTensor, Value
 from tests.unit.arbitration.calls import Catching, catch
 

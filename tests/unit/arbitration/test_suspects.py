@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.arbitration.accused import accused_events, accused_region, caught_calls, gone_calls
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
+from megatron_nanguard.arbitration.suspects import caught_calls, gone_calls, suspect_events, suspect_function
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin, TracedPlace
 
@@ -37,21 +37,21 @@ def test_operators_and_what_reads_a_tensor_from_outside_are_to_be_kept() -> None
         origin(14, OriginKind.SCALER, "_to_copy"),
     )
 
-    assert accused_events(trace) == {7, 9, 14}
-    assert accused_region(trace) == trace.origins[2]
+    assert suspect_events(trace) == {7, 9, 14}
+    assert suspect_function(trace) == trace.origins[2]
 
 
 def test_of_a_tensor_from_outside_the_call_that_handed_it_on_is_kept() -> None:
     trace = traced(replace(origin(9, OriginKind.OUTSIDE, "parameter weight"), reader=30))
 
-    assert accused_events(trace) == {30}
+    assert suspect_events(trace) == {30}
     (call,) = caught_calls(trace, 3, {9: caught("aten.embedding.default"), 30: caught("aten.mm.default")})
     assert (call.saved.operator, call.saved.event) == ("aten.mm.default", 9)
 
 
 def test_a_trace_without_origins_accuses_nothing() -> None:
-    assert accused_events(traced()) == frozenset()
-    assert accused_region(traced()) is None
+    assert suspect_events(traced()) == frozenset()
+    assert suspect_function(traced()) is None
     assert caught_calls(traced(), 3, {}) == ()
 
 

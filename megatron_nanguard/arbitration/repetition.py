@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.alone import Alone
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.references import reference_for
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.arbitration import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.arbitration.again import arbitrate, refer, repeat
-from megatron_nanguard.arbitration.capture import uncaught
+from megatron_nanguard.arbitration.call_catcher import uncaught
+from megatron_nanguard.arbitration.repetition import arbitrate, refer, repeat
 from megatron_nanguard.records.arbitration import Arbitration, PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from megatron_nanguard.arbitration import bundle
-from megatron_nanguard.arbitration.capture import CaughtCall, uncaught
-from megatron_nanguard.arbitration.devices import compare_devices, default_devices
+from megatron_nanguard.arbitration.call_catcher import CaughtCall, uncaught
+from megatron_nanguard.arbitration.device_comparison import compare_devices, default_devices
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.arbitration import DeviceOutcome
 from megatron_nanguard.records.bundle import Argument, SavedCall, SavedOutput, Value

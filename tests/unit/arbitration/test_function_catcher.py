@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_nanguard.arbitration.again import arbitrate
-from megatron_nanguard.arbitration.capture import CallCatcher
-from megatron_nanguard.arbitration.regions import RegionCatcher
+from megatron_nanguard.arbitration.call_catcher import CallCatcher
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
+from megatron_nanguard.arbitration.repetition import arbitrate
 from megatron_nanguard.records.bundle import Argument, SavedOutput, Value
 from tests.unit.arbitration.calls import Catching
 
@@ -49,7 +49,7 @@ def run(attend: Function, *queries: float) -> None:
 
 
 def test_the_bad_backward_is_caught_with_the_inputs_of_its_forward(attend: Function) -> None:
-    with RegionCatcher("FlashAttnFuncBackward", rank=5) as catcher:
+    with FunctionCatcher("FlashAttnFuncBackward", rank=5) as catcher:
         run(attend, 1.0, 3.0, 1.0)
 
     saved = catcher.call.saved
@@ -65,7 +65,7 @@ def test_the_bad_backward_is_caught_with_the_inputs_of_its_forward(attend: Funct
 
 
 def test_wrong_on_the_device_and_finite_by_the_reference_is_the_operator(attend: Function) -> None:
-    with RegionCatcher("FlashAttnFuncBackward") as catcher:
+    with FunctionCatcher("FlashAttnFuncBackward") as catcher:
         run(attend, 3.0)
 
     found = arbitrate(catcher.call, 2)
@@ -76,7 +76,7 @@ def test_wrong_on_the_device_and_finite_by_the_reference_is_the_operator(attend:
 
 
 def test_where_no_call_is_bad_the_last_one_is_kept(attend: Function) -> None:
-    with RegionCatcher("FlashAttnFuncBackward") as catcher:
+    with FunctionCatcher("FlashAttnFuncBackward") as catcher:
         run(attend, 1.0, 2.0)
 
     assert all(output.is_finite for output in catcher.call.saved.outputs)
@@ -84,7 +84,7 @@ def test_where_no_call_is_bad_the_last_one_is_kept(attend: Function) -> None:
 
 
 def test_a_call_that_made_it_bad_beats_one_that_passed_it_on(attend: Function) -> None:
-    with RegionCatcher("FlashAttnFuncBackward") as catcher:
+    with FunctionCatcher("FlashAttnFuncBackward") as catcher:
         run(attend, float("inf"), 3.0, 4.0)
 
     assert float(catcher.call.tensors["q"].max()) == 3.0
@@ -96,7 +96,7 @@ def test_what_a_star_gathers_is_numbered() -> None:
         def forward(ctx: Any, scale: float, *tensors: Tensor) -> Tensor:
             return tensors[0] * tensors[1] * scale
 
-    with RegionCatcher("Gathers") as catcher:
+    with FunctionCatcher("Gathers") as catcher:
         Gathers.apply(NAN, torch.ones(1), torch.ones(1))
 
     assert [argument.name for argument in catcher.call.saved.args] == ["scale", "tensors.0", "tensors.1"]
@@ -105,7 +105,7 @@ def test_what_a_star_gathers_is_numbered() -> None:
 
 def test_only_the_module_in_question_is_asked(attend: Function) -> None:
     asked = iter([False, True])
-    with RegionCatcher("FlashAttnFuncBackward", lambda: next(asked)) as catcher:
+    with FunctionCatcher("FlashAttnFuncBackward", lambda: next(asked)) as catcher:
         run(attend, 3.0, 4.0)
 
     assert float(catcher.call.tensors["q"].max()) == 4.0
@@ -118,7 +118,7 @@ def test_a_forward_is_caught_with_inputs_as_they_were_before_it(attend: Function
             x.fill_(NAN)
             return x.clone()
 
-    with RegionCatcher("Spoils") as catcher:
+    with FunctionCatcher("Spoils") as catcher:
         Spoils.apply(torch.ones(2))
 
     assert catcher.call.saved.kind == "forward"
@@ -141,7 +141,7 @@ def test_a_function_with_a_context_of_its_own_is_caught_too() -> None:
             return grad * NAN, None
 
     x = torch.ones(2, requires_grad=True)
-    with RegionCatcher("SeparateBackward") as catcher:
+    with FunctionCatcher("SeparateBackward") as catcher:
         Separate.apply(x, 3.0).sum().backward()
 
     assert [argument.name for argument in catcher.call.saved.args] == ["x", "scale"]
@@ -152,7 +152,7 @@ def test_a_function_with_a_context_of_its_own_is_caught_too() -> None:
 def test_the_class_is_left_as_it_was(attend: Function) -> None:
     before = dict(attend.__dict__)
 
-    with RegionCatcher("FlashAttnFuncBackward"):
+    with FunctionCatcher("FlashAttnFuncBackward"):
         assert attend.__dict__["backward"] is not before["backward"]
 
     assert dict(attend.__dict__) == before
@@ -160,7 +160,7 @@ def test_the_class_is_left_as_it_was(attend: Function) -> None:
 
 def test_gradients_are_the_same_while_calls_are_caught(attend: Function) -> None:
     q = torch.full((1, 4, 2, 3), 1.5, requires_grad=True)
-    with RegionCatcher("FlashAttnFuncBackward"):
+    with FunctionCatcher("FlashAttnFuncBackward"):
         attend.apply(q, q, q, 0.0, None).sum().backward()
 
     assert q.grad is not None and torch.equal(q.grad, torch.full_like(q, 3.0))
@@ -170,7 +170,7 @@ def test_a_tracer_sees_the_same_operators_with_and_without_the_catcher(attend: F
     alone, watched = Catching(CallCatcher(frozenset())), Catching(CallCatcher(frozenset()))
     with alone:
         run(attend, 3.0)
-    with RegionCatcher("FlashAttnFuncBackward") as catcher, watched:
+    with FunctionCatcher("FlashAttnFuncBackward") as catcher, watched:
         run(attend, 3.0)
 
     assert catcher.call.saved.outputs[1].nan == 6
@@ -185,14 +185,14 @@ def test_a_tracer_sees_the_same_operators_with_and_without_the_catcher(attend: F
     ],
 )
 def test_a_call_that_does_not_come_is_said(attend: Function, name: str, reason: str) -> None:
-    with RegionCatcher(name) as catcher:
+    with FunctionCatcher(name) as catcher:
         pass
 
     assert catcher.call.saved.why_not == reason
 
 
 def test_inputs_above_the_cap_are_not_kept(attend: Function) -> None:
-    with RegionCatcher("FlashAttnFuncBackward", cap_bytes=100) as catcher:
+    with FunctionCatcher("FlashAttnFuncBackward", cap_bytes=100) as catcher:
         run(attend, 3.0)
 
     assert catcher.call.saved.why_not == "the call has 288 bytes of inputs, the limit is 100"
@@ -206,7 +206,7 @@ def test_an_argument_that_no_file_holds_is_left_out_and_the_call_not_repeated() 
         def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
             return x * NAN
 
-    with RegionCatcher("Grouped") as catcher:
+    with FunctionCatcher("Grouped") as catcher:
         Grouped.apply(torch.ones(2), object())
 
     found = arbitrate(catcher.call, 2)
@@ -222,7 +222,7 @@ def test_a_function_that_communicates_is_not_repeated_alone(world_of_one: None) 
             torch.distributed.all_reduce(x)
             return x * NAN
 
-    with RegionCatcher("Reduces") as catcher:
+    with FunctionCatcher("Reduces") as catcher:
         Reduces.apply(torch.ones(2))
 
     found = arbitrate(catcher.call, 2)
@@ -230,5 +230,5 @@ def test_a_function_that_communicates_is_not_repeated_alone(world_of_one: None) 
 
 
 def test_the_signature_stays_readable_while_it_is_wrapped(attend: Function) -> None:
-    with RegionCatcher("FlashAttnFuncBackward"):
+    with FunctionCatcher("FlashAttnFuncBackward"):
         assert [*inspect.signature(attend.forward).parameters][1:4] == ["q", "k", "v"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from megatron_nanguard.arbitration.capture import COMMUNICATES, CaughtCall, placed, uncaught
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, placed, uncaught
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
@@ -17,20 +17,20 @@ WHY_NOT: Final[Mapping[OriginKind, str]] = {
 }
 
 
-def accused_events(trace: RankTrace) -> frozenset[int]:
+def suspect_events(trace: RankTrace) -> frozenset[int]:
     """Running numbers of the events whose calls a `CallCatcher` should keep."""
     return frozenset(_called(origin) for origin in trace.origins if _why_no_call(origin) is None)
 
 
-def accused_region(trace: RankTrace) -> TracedOrigin | None:
+def suspect_function(trace: RankTrace) -> TracedOrigin | None:
     """The first origin inside an autograd Function whose kernel nobody saw; what a `RegionCatcher` should keep.
 
-    Its `place` says when to ask: micro-batch and module. The class is named by `region_name`.
+    Its `place` says when to ask: micro-batch and module. The class is named by `function_name`.
     """
-    return next((origin for origin in trace.origins if region_name(origin)), None)
+    return next((origin for origin in trace.origins if function_name(origin)), None)
 
 
-def region_name(origin: TracedOrigin) -> str:
+def function_name(origin: TracedOrigin) -> str:
     """Name of the autograd node or Function that an unseen write belongs to; empty when there is none."""
     if origin.kind is not OriginKind.UNSEEN:
         return ""
@@ -48,7 +48,7 @@ def caught_calls(
         calls: what the `CallCatcher` kept.
         region: what the `RegionCatcher` kept, if there was one.
     """
-    with_region = accused_region(trace)
+    with_region = suspect_function(trace)
     return tuple(
         placed(_call(origin, trace.rank, calls, region if origin is with_region else None), step, origin)
         for origin in trace.origins

@@ -8,11 +8,11 @@ import orjson
 import torch
 
 from megatron_nanguard.arbitration import repro
-from megatron_nanguard.arbitration.again import CANNOT_RUN, Outputs, first_line, outcome, refer
-from megatron_nanguard.arbitration.capture import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.operators import allowed_operator
 from megatron_nanguard.arbitration.packing import describe_output
 from megatron_nanguard.arbitration.references import reference_for
+from megatron_nanguard.arbitration.repetition import CANNOT_RUN, Outputs, first_line, outcome, refer
 from megatron_nanguard.device import training_device
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.arbitration import DeviceOutcome
