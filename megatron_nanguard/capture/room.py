@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from megatron_nanguard.capture.state import live_state
+from megatron_nanguard.capture.model_state import live_state
 from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.parameters.registry import ParameterMap
 

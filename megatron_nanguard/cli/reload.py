@@ -41,14 +41,14 @@ def _run_again(incident: Path, words: tuple[str, ...]) -> None:
 
     try:
         from megatron_nanguard.capture import check
-        from megatron_nanguard.reloading import Rerun, command_line
+        from megatron_nanguard.reloading import ReloadJob, command_line
     except ModuleNotFoundError as error:
         raise ReplayError(f"a step can only be run where torch is installed: {error}") from None
     check(incident, int(os.environ.get("RANK", "0")))
     script, *args = command_line(incident, words)
     megatron_nanguard.disable()
     os.environ["NANGUARD"] = "0"
-    rerun = Rerun(incident.absolute())
+    rerun = ReloadJob(incident.absolute())
     rerun.install()
     try:
         become(script, args)

@@ -2,7 +2,7 @@
 
 from megatron_nanguard.reloading.arguments import command_line
 from megatron_nanguard.reloading.comparison import Comparison
-from megatron_nanguard.reloading.rerun import Rerun
+from megatron_nanguard.reloading.reload_job import ReloadJob
 from megatron_nanguard.reloading.step import ReloadedStep, reload_step
 
-__all__ = ["Comparison", "ReloadedStep", "Rerun", "command_line", "reload_step"]
+__all__ = ["Comparison", "ReloadJob", "ReloadedStep", "command_line", "reload_step"]

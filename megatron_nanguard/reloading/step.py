@@ -16,7 +16,7 @@ from torch.nn import Module
 from megatron_nanguard.capture import Captured, random_states, read
 from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.leaves import put_together
-from megatron_nanguard.capture.state import put_back as put_state_back
+from megatron_nanguard.capture.model_state import put_back as put_state_back
 from megatron_nanguard.device import Device, device_of
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host_program

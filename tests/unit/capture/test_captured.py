@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_nanguard.capture import Captured, check, files, read, without_tensors
+from megatron_nanguard.capture import Captured, captured, check, read, without_tensors
 from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.capture import CaptureFile, file_name
@@ -75,7 +75,7 @@ def test_a_damaged_tensor_file_is_named(
 def test_a_tensor_file_that_was_cut_short_is_noticed_without_its_tensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "load_file", None)
+    monkeypatch.setattr(captured, "load_file", None)
     tensors = saved(tmp_path).with_suffix(".safetensors")
     assert check(tmp_path, 5) == RECORD
     tensors.write_bytes(tensors.read_bytes()[:-4])

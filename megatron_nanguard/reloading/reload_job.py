@@ -46,7 +46,7 @@ POINTS = (
 )
 
 
-class Rerun:
+class ReloadJob:
     """The job.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.capture.state import live_state, put_back, split
+from megatron_nanguard.capture.model_state import live_state, put_back, split
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.topology.coordinates import read
