@@ -10,8 +10,8 @@ from types import TracebackType
 from torch.nn import Module
 
 from megatron_nanguard.errors import SettingsError
-from megatron_nanguard.watching.hit import Hit
-from megatron_nanguard.watching.lookout import Lookout
+from megatron_nanguard.watching.bad_values import BadValues
+from megatron_nanguard.watching.module_hooks import ModuleHooks
 from megatron_nanguard.watching.saving import save
 
 log = logging.getLogger("megatron_nanguard")
@@ -25,14 +25,14 @@ class Watch:
     """
 
     def __init__(self, modules: dict[str, Module], above: float | None, file: Path | None) -> None:
-        self.hit: Hit | None = None
+        self.hit: BadValues | None = None
         self._file = file
-        self._lookout = Lookout(modules, above, self._on_hit)
-        self._lookout.begin()
+        self._hooks = ModuleHooks(modules, above, self._on_hit)
+        self._hooks.begin()
 
     def stop(self) -> None:
         """Take every hook off the model."""
-        self._lookout.end()
+        self._hooks.end()
 
     def __enter__(self) -> Watch:
         return self
@@ -42,7 +42,7 @@ class Watch:
     ) -> None:
         self.stop()
 
-    def _on_hit(self, hit: Hit) -> None:
+    def _on_hit(self, hit: BadValues) -> None:
         self.hit = hit
         log.warning("watch: %s", hit)
         if self._file is not None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.watching.hit import Hit
+from megatron_nanguard.watching.bad_values import BadValues
 
 
-def save(hit: Hit, path: Path) -> None:
+def save(hit: BadValues, path: Path) -> None:
     """Write under a temporary name, then rename.
 
     Raises:

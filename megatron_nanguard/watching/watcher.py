@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch.nn import Module
 
-from megatron_nanguard.watching.hit import Hit
-from megatron_nanguard.watching.lookout import Guarded, Lookout
+from megatron_nanguard.watching.bad_values import BadValues
+from megatron_nanguard.watching.module_hooks import Guarded, ModuleHooks
 from megatron_nanguard.watching.saving import save
 
 log = logging.getLogger("megatron_nanguard")
@@ -42,10 +42,10 @@ class Watcher:
             speaks: asked at a hit: whether this rank is the one to tell of it. Each of them writes its file.
             guarded: stands around our work inside the model's forward and backward.
         """
-        self.hit: Hit | None = None
+        self.hit: BadValues | None = None
         self._pattern, self._steps, self._above = re.compile(pattern), steps, above
         self._rank, self._directory, self._speaks, self._guarded = rank, directory, speaks, guarded
-        self._lookout: Lookout | None = None
+        self._hooks: ModuleHooks | None = None
 
     def attach(self, modules: Mapping[str, Module]) -> int:
         """Choose among the modules of this rank.
@@ -56,24 +56,24 @@ class Watcher:
             How many match. A pipeline stage may well have none.
         """
         chosen = {name: module for name, module in modules.items() if self._pattern.search(name)}
-        self._lookout = Lookout(chosen, self._above, self._on_hit, self._guarded)
+        self._hooks = ModuleHooks(chosen, self._above, self._on_hit, self._guarded)
         return len(chosen)
 
     def step_begins(self, step: int) -> None:
         """A step begins, or begins again: what a pass before it left is forgotten."""
         self.step_ends()
-        if self._lookout is not None and self.hit is None and self._is_chosen(step):
-            self._lookout.begin(step)
+        if self._hooks is not None and self.hit is None and self._is_chosen(step):
+            self._hooks.begin(step)
 
     def step_ends(self) -> None:
         """Forwards and backwards from here on are none of ours: evaluation, or a replay."""
-        if self._lookout is not None:
-            self._lookout.end()
+        if self._hooks is not None:
+            self._hooks.end()
 
     def _is_chosen(self, step: int) -> bool:
         return self._steps is None or self._steps[0] <= step <= self._steps[1]
 
-    def _on_hit(self, hit: Hit) -> None:
+    def _on_hit(self, hit: BadValues) -> None:
         self.hit = hit
         path = self._directory / "watch" / f"rank{self._rank:05d}_step{hit.step:08d}.pt"
         try:

@@ -14,14 +14,14 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from megatron_nanguard.tensor_names import named_tensors
-from megatron_nanguard.watching.call import Call, Kept
-from megatron_nanguard.watching.crossings import crossings
-from megatron_nanguard.watching.hit import Hit, WatchPhase
+from megatron_nanguard.watching.bad_values import BadValues, WatchPhase
+from megatron_nanguard.watching.gradient_edges import border_nodes
+from megatron_nanguard.watching.watched_call import ForwardTensors, WatchedCall
 
 Guarded = Callable[[str], AbstractContextManager[None]]
 
 
-class Lookout:
+class ModuleHooks:
     """Looks at each forward and backward of some modules until something is beyond the limit.
 
     At once, not at the end of the step: by then the activations of a hit are gone, unless all of them were kept. Hence
@@ -33,7 +33,7 @@ class Lookout:
         self,
         modules: Mapping[str, Module],
         above: float | None,
-        on_hit: Callable[[Hit], None],
+        on_hit: Callable[[BadValues], None],
         guarded: Guarded = lambda where: nullcontext(),
     ) -> None:
         """Nothing is watched before `begin`.
@@ -46,7 +46,7 @@ class Lookout:
         """
         self._modules, self._above, self._on_hit, self._guarded = modules, above, on_hit, guarded
         self._handles: list[RemovableHandle] = []
-        self._running: dict[Module, Call] = {}
+        self._running: dict[Module, WatchedCall] = {}
         self._numbers: Counter[tuple[str, WatchPhase]] = Counter()
         self._step: int | None = None
         self.is_looking = False
@@ -74,7 +74,7 @@ class Lookout:
             number = self._numbers[name, phase]
             self._numbers[name, phase] += 1
             inputs = dict(named_tensors(args)) | dict(named_tensors(kwargs))
-            self._running[module] = Call.begin(module, name, phase, number, inputs)
+            self._running[module] = WatchedCall.begin(module, name, phase, number, inputs)
 
     def _after(self, name: str, module: Module, args: Any, kwargs: Any, output: Any) -> None:
         with self._guarded("watch"):
@@ -82,15 +82,15 @@ class Lookout:
             if call is None:
                 return
             outputs = dict(named_tensors(output))
-            call.outputs = Kept(outputs)
+            call.outputs = ForwardTensors(outputs)
             if call.has_bad_outputs(self._above):
                 self._hit(call, call.phase)
             elif torch.is_grad_enabled():
                 self._follow(call, outputs)
 
-    def _follow(self, call: Call, outputs: Mapping[str, Tensor]) -> None:
+    def _follow(self, call: WatchedCall, outputs: Mapping[str, Tensor]) -> None:
         """Hook the border nodes of the module: a hook lives as long as its node."""
-        borders = crossings(outputs.values(), call.edges, call.began)
+        borders = border_nodes(outputs.values(), call.edges, call.began)
         call.borders = len(borders)
         call.edges.clear()
         for name, tensor in outputs.items():
@@ -99,7 +99,7 @@ class Lookout:
         for node, names in borders.items():
             node.register_hook(partial(self._left, call, names))
 
-    def _arrived(self, call: Call, name: str, gradient: Tensor) -> None:
+    def _arrived(self, call: WatchedCall, name: str, gradient: Tensor) -> None:
         if self.is_looking:
             with self._guarded("watch"):
                 call.grad_output[name] = gradient.detach()
@@ -107,7 +107,7 @@ class Lookout:
                     self._judge(call)
 
     def _left(
-        self, call: Call, names: Mapping[int, str], grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
+        self, call: WatchedCall, names: Mapping[int, str], grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
     ) -> None:
         if self.is_looking:
             with self._guarded("watch"):
@@ -117,13 +117,13 @@ class Lookout:
                 call.borders -= 1
                 self._judge(call)
 
-    def _judge(self, call: Call) -> None:
+    def _judge(self, call: WatchedCall) -> None:
         if call.has_bad_gradients(self._above):
             self._hit(call, "backward")
         elif not call.borders:
             call.release()
 
-    def _hit(self, call: Call, phase: WatchPhase) -> None:
+    def _hit(self, call: WatchedCall, phase: WatchPhase) -> None:
         hit = call.hit(phase, self._step, self._above)
         self.end()
         self._on_hit(hit)

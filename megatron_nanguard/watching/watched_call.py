@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from megatron_nanguard.watching.crossings import Edge, edges_of
-from megatron_nanguard.watching.hit import Hit, WatchPhase
-from megatron_nanguard.watching.looking import facts_of, is_beyond
+from megatron_nanguard.watching.bad_values import BadValues, WatchPhase
+from megatron_nanguard.watching.gradient_edges import Edge, edges_of
+from megatron_nanguard.watching.value_checks import facts_of, is_beyond
 
 
-class Kept:
+class ForwardTensors:
     """Tensors of the forward, as they are when somebody asks. The memory stays theirs: nothing is copied."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -37,7 +37,7 @@ class Kept:
 
 
 @dataclass(eq=False)
-class Call:
+class WatchedCall:
     """A call of one module, alive as long as the graph that it made.
 
     Attributes:
@@ -59,19 +59,19 @@ class Call:
     phase: WatchPhase
     number: int
     began: int
-    inputs: Kept
+    inputs: ForwardTensors
     edges: dict[Edge, str]
-    outputs: Kept = field(default_factory=lambda: Kept({}))
+    outputs: ForwardTensors = field(default_factory=lambda: ForwardTensors({}))
     borders: int = 0
     grad_output: dict[str, Tensor] = field(default_factory=dict)
     grad_input: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, module: Module, name: str, phase: WatchPhase, number: int, inputs: dict[str, Tensor]) -> Call:
+    def begin(cls, module: Module, name: str, phase: WatchPhase, number: int, inputs: dict[str, Tensor]) -> WatchedCall:
         """The module is about to run."""
         edges = edges_of(inputs) if torch.is_grad_enabled() else {}
         began: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        return cls(module, name, phase, number, began, Kept(inputs), edges)
+        return cls(module, name, phase, number, began, ForwardTensors(inputs), edges)
 
     def add_grad_input(self, name: str, gradient: Tensor) -> None:
         """A share of an input's gradient was computed; an input that the module reads in two places gets two."""
@@ -80,7 +80,7 @@ class Call:
 
     def release(self) -> None:
         """Let the tensors go: the graph may live on long after its backward."""
-        self.inputs, self.outputs = Kept({}), Kept({})
+        self.inputs, self.outputs = ForwardTensors({}), ForwardTensors({})
         self.grad_output.clear()
         self.grad_input.clear()
 
@@ -92,14 +92,14 @@ class Call:
         """Sync: one host read."""
         return is_beyond([*self.grad_output.values(), *self.grad_input.values()], above)
 
-    def hit(self, phase: WatchPhase, step: int | None, above: float | None) -> Hit:
+    def hit(self, phase: WatchPhase, step: int | None, above: float | None) -> BadValues:
         """Copy everything.
 
         Sync: the host waits for the device.
         """
         inputs, outputs = self.inputs.now(), self.outputs.now()
         into, out = (self.grad_output, self.grad_input) if phase == "backward" else (inputs, outputs)
-        return Hit(
+        return BadValues(
             module=self.name,
             phase=phase,
             step=step,

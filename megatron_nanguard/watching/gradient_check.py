@@ -10,7 +10,7 @@ from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.parameter_gradients import LocalGradient, local_gradient
 from megatron_nanguard.records.postmortem import BadParameter
-from megatron_nanguard.watching.looking import is_beyond, pattern_of
+from megatron_nanguard.watching.value_checks import is_beyond, pattern_of
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ WatchPhase = Literal["forward", "recompute", "backward"]
 
 
 @dataclass(frozen=True, eq=False)
-class Hit:
+class BadValues:
     """One call of a module that gave bad values, or got some.
 
     Attributes:

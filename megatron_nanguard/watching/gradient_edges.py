@@ -26,7 +26,7 @@ def edges_of(inputs: Mapping[str, Tensor]) -> dict[Edge, str]:
     return edges
 
 
-def crossings(outputs: Iterable[Tensor], inputs: Mapping[Edge, str], began: int) -> dict[Node, dict[int, str]]:
+def border_nodes(outputs: Iterable[Tensor], inputs: Mapping[Edge, str], began: int) -> dict[Node, dict[int, str]]:
     """Find the nodes whose gradients leave the module.
 
     Args:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.trace import TensorFacts
-from megatron_nanguard.watching.looking import facts_of, is_beyond
+from megatron_nanguard.watching.value_checks import facts_of, is_beyond
 
 INF, NAN = math.inf, math.nan
 
