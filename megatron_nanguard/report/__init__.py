@@ -11,7 +11,7 @@ from typing import TextIO
 
 from megatron_nanguard.printable import spelled_for
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rendering.text import render
 from megatron_nanguard.report.sections import (
@@ -59,8 +59,8 @@ SECTIONS: tuple[Section, ...] = (
 
 def blocks_of(opened: OpenedIncident, lang: str = "en") -> list[Block]:
     """Every section that has something to say, in one of the LANGUAGES."""
-    speaker = Speaker(lang, opened.incident.phrases)
-    return [speaker.told(block) for section in SECTIONS if (block := section(opened)) is not None]
+    translator = Translator(lang, opened.incident.phrases)
+    return [translator.translated(block) for section in SECTIONS if (block := section(opened)) is not None]
 
 
 def print_report(opened: OpenedIncident, stream: TextIO, *, has_colour: bool = True, lang: str = "en") -> None:

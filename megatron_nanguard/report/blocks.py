@@ -33,7 +33,7 @@ class Tone(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Mark:
+class GridMark:
     """One member of a cell of a grid.
 
     Attributes:
@@ -57,7 +57,7 @@ class Grid:
     """
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[Mark, ...], ...]], ...]
+    rows: tuple[tuple[str, tuple[tuple[GridMark, ...], ...]], ...]
     legend: tuple[tuple[Tone, str], ...]
     caption: str = ""
 

@@ -9,8 +9,8 @@ place of the section.
 from __future__ import annotations
 
 from megatron_nanguard.report.html.page import render_page
-from megatron_nanguard.report.html.parts import parts_of
-from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.html.parts import page_parts
+from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 
@@ -21,5 +21,5 @@ def report_html(opened: OpenedIncident, lang: str = "en") -> str:
         opened: the incident, with a row per rank.
         lang: one of the LANGUAGES.
     """
-    speaker = Speaker(lang, opened.incident.phrases)
-    return render_page(opened, parts_of(opened, speaker), speaker)
+    translator = Translator(lang, opened.incident.phrases)
+    return render_page(opened, page_parts(opened, translator), translator)

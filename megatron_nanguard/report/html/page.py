@@ -15,11 +15,11 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.html.embedding import content_policy, digest, island
 from megatron_nanguard.report.html.glossary import about
 from megatron_nanguard.report.html.naming import tab_title
-from megatron_nanguard.report.html.parts import Part
+from megatron_nanguard.report.html.parts import PagePart
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.plotting import plotting_library
 from megatron_nanguard.report.html.rank_details import rank_details, rank_places
-from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.rank_grid import LEGEND
 from megatron_nanguard.version import __version__
@@ -39,22 +39,22 @@ TOLD: Final = {
 """What the script says of a chosen cell; it puts the values in."""
 
 
-def render_page(opened: OpenedIncident, parts: Sequence[Part], speaker: Speaker) -> str:
+def render_page(opened: OpenedIncident, parts: Sequence[PagePart], translator: Translator) -> str:
     """Lay out the page.
 
     Args:
         opened: the incident.
         parts: what stands in it, told.
-        speaker: tells what the templates say themselves.
+        translator: tells what the templates say themselves.
     """
     figures = [part.picture for part in parts if isinstance(part.picture, Figure)]
     library = plotting_library() if figures else None
     script = "\n".join(map(_asset, SCRIPTS))
     return (
-        _environment(speaker)
+        _environment(translator)
         .get_template("page.html.j2")
         .render(
-            lang=speaker.lang,
+            lang=translator.lang,
             version=__version__,
             title=tab_title(opened.incident),
             about=about(opened.incident),
@@ -65,18 +65,18 @@ def render_page(opened: OpenedIncident, parts: Sequence[Part], speaker: Speaker)
             style=Markup(_asset("page.css")),
             script=Markup(script),
             library=Markup(library.packed) if library else None,
-            ranks=Markup(island(speaker.told(_ranks(opened)))),
+            ranks=Markup(island(translator.translated(_ranks(opened)))),
             figures=Markup(island([_drawn(figure) for figure in figures])),
         )
     )
 
 
-def _environment(speaker: Speaker) -> Environment:
+def _environment(translator: Translator) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: _printable(value, speaker),
+        finalize=lambda value: _printable(value, translator),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -84,9 +84,9 @@ def _environment(speaker: Speaker) -> Environment:
     return environment
 
 
-def _printable(value: Any, speaker: Speaker) -> Any:
+def _printable(value: Any, translator: Translator) -> Any:
     """What a template prints, without characters that turn a line around; escaping comes after it."""
-    return printable(speaker.tell(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(translator.translate(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _asset(name: str) -> str:

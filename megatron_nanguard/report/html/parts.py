@@ -15,10 +15,10 @@ from megatron_nanguard.report.html.parameters import parameter_table
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.pictures.norm_heatmap import heat_map
 from megatron_nanguard.report.html.pictures.propagation import propagation_figure
-from megatron_nanguard.report.html.pictures.rank_grid import Grid, parallel_grid
+from megatron_nanguard.report.html.pictures.rank_grid import RankGrid, parallel_grid
 from megatron_nanguard.report.html.pictures.replicas import compare_losses, compare_norms
 from megatron_nanguard.report.html.pictures.timeline import timeline
-from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import gradient_norms, microbatches, parameters, propagation, ranks, verdict
 
@@ -27,7 +27,7 @@ BREAK: Final = re.compile("[:,\N{FULLWIDTH COLON}\N{FULLWIDTH COMMA}\N{FULLWIDTH
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """One part of the page.
 
     Attributes:
@@ -43,7 +43,7 @@ class Part:
     name: str
     heading: str
     title: str
-    picture: Grid | Figure | Block | None
+    picture: RankGrid | Figure | Block | None
     block: Block | None
 
     @property
@@ -52,24 +52,24 @@ class Part:
         return self.block.tone if self.block else Tone.PLAIN
 
 
-def parts_of(opened: OpenedIncident, speaker: Speaker) -> tuple[Part, ...]:
+def page_parts(opened: OpenedIncident, translator: Translator) -> tuple[PagePart, ...]:
     """Everything that there is something to say of, and what the words mean; what has no data is left out.
 
     Args:
         opened: the incident.
-        speaker: tells it in the language of the page.
+        translator: tells it in the language of the page.
     """
-    words = speaker.told(glossary())
+    words = translator.translated(glossary())
     return (
-        *(part for section in SECTIONS for part in _parts(section, opened, speaker)),
-        Part("fold", "words", words.title, words.title, None, words),
+        *(part for section in SECTIONS for part in _parts(section, opened, translator)),
+        PagePart("fold", "words", words.title, words.title, None, words),
     )
 
 
-def _parts(section: Section, opened: OpenedIncident, speaker: Speaker) -> Iterator[Part]:
+def _parts(section: Section, opened: OpenedIncident, translator: Translator) -> Iterator[PagePart]:
     """The pictures of a section, the first one with its words; the words alone where nothing can be drawn."""
-    words = speaker.told(section(opened))
-    pictures = [part for draw in PICTURES.get(section, ()) if (part := draw(opened, speaker))]
+    words = translator.translated(section(opened))
+    pictures = [part for draw in PICTURES.get(section, ()) if (part := draw(opened, translator))]
     if pictures:
         yield replace(pictures[0], block=words)
         yield from pictures[1:]
@@ -77,12 +77,12 @@ def _parts(section: Section, opened: OpenedIncident, speaker: Speaker) -> Iterat
         yield _words(section, words)
 
 
-def _words(section: Section, block: Block) -> Part:
+def _words(section: Section, block: Block) -> PagePart:
     """A section as the terminal has it; the first sentence of the verdict is the title of the page."""
     name = section.__module__.rpartition(".")[2]
     if section is verdict.describe and block.text:
-        return Part("block", name, block.title, block.text[0], None, replace(block, text=block.text[1:]))
-    return Part("block", name, _heading(block.title), block.title, None, block)
+        return PagePart("block", name, block.title, block.text[0], None, replace(block, text=block.text[1:]))
+    return PagePart("block", name, _heading(block.title), block.title, None, block)
 
 
 def _heading(title: str) -> str:
@@ -90,50 +90,50 @@ def _heading(title: str) -> str:
     return BREAK.split(title)[0]
 
 
-def _grid(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+def _grid(opened: OpenedIncident, translator: Translator) -> PagePart | None:
     if not opened.rows:
         return None
     grid = parallel_grid(opened.rows, opened.incident.sizes)
     heading, title = phrase("Ranks"), phrase("Ranks in their parallel layout")
-    return speaker.told(Part("grid", "ranks", heading, title, grid, None))
+    return translator.translated(PagePart("grid", "ranks", heading, title, grid, None))
 
 
-def _parameters(opened: OpenedIncident, speaker: Speaker) -> Part | None:
+def _parameters(opened: OpenedIncident, translator: Translator) -> PagePart | None:
     table = parameter_table(opened.incident)
     if table is None:
         return None
-    return speaker.told(Part("parameters", "parameters", phrase("Parameters"), table.title, table, None))
+    return translator.translated(PagePart("parameters", "parameters", phrase("Parameters"), table.title, table, None))
 
 
-def _figure(figure: Figure | None, speaker: Speaker) -> Part | None:
+def _figure(figure: Figure | None, translator: Translator) -> PagePart | None:
     """What comes from the incident is told and escaped already; here only our own sentences are told."""
     if figure is None:
         return None
-    figure = speaker.on_its_own().told(figure)
-    return Part("figure", figure.name, figure.title, figure.title, figure, None)
+    figure = translator.without_records().translated(figure)
+    return PagePart("figure", figure.name, figure.title, figure.title, figure, None)
 
 
-def _propagation(opened: OpenedIncident, speaker: Speaker) -> Part | None:
-    return _figure(propagation_figure(opened.incident, speaker.tell), speaker)
+def _propagation(opened: OpenedIncident, translator: Translator) -> PagePart | None:
+    return _figure(propagation_figure(opened.incident, translator.translate), translator)
 
 
-def _timeline(opened: OpenedIncident, speaker: Speaker) -> Part | None:
-    return _figure(timeline(opened.incident, speaker.tell), speaker)
+def _timeline(opened: OpenedIncident, translator: Translator) -> PagePart | None:
+    return _figure(timeline(opened.incident, translator.translate), translator)
 
 
-def _norms(opened: OpenedIncident, speaker: Speaker) -> Part | None:
-    return _figure(heat_map(opened.rows, opened.incident.sizes, opened.incident.loss_scale), speaker)
+def _norms(opened: OpenedIncident, translator: Translator) -> PagePart | None:
+    return _figure(heat_map(opened.rows, opened.incident.sizes, opened.incident.loss_scale), translator)
 
 
-def _replicas(opened: OpenedIncident, speaker: Speaker) -> Part | None:
-    return _figure(compare_norms(opened.rows, opened.incident.sizes, opened.incident.loss_scale), speaker)
+def _replicas(opened: OpenedIncident, translator: Translator) -> PagePart | None:
+    return _figure(compare_norms(opened.rows, opened.incident.sizes, opened.incident.loss_scale), translator)
 
 
-def _losses(opened: OpenedIncident, speaker: Speaker) -> Part | None:
-    return _figure(compare_losses(opened.rows), speaker)
+def _losses(opened: OpenedIncident, translator: Translator) -> PagePart | None:
+    return _figure(compare_losses(opened.rows), translator)
 
 
-PICTURES: Final[dict[Section, tuple[Callable[[OpenedIncident, Speaker], Part | None], ...]]] = {
+PICTURES: Final[dict[Section, tuple[Callable[[OpenedIncident, Translator], PagePart | None], ...]]] = {
     ranks.describe: (_grid,),
     propagation.describe: (_propagation,),
     gradient_norms.describe: (_norms, _replicas),

@@ -15,7 +15,7 @@ from megatron_nanguard.report.html.embedding import digest
 
 
 @dataclass(frozen=True)
-class Library:
+class PackedScript:
     """A script that the page unpacks when it opens.
 
     Attributes:
@@ -27,10 +27,10 @@ class Library:
     digest: str
 
 
-def plotting_library() -> Library:
+def plotting_library() -> PackedScript:
     """Read plotly.js and pack it."""
     # Imported here: `nanguard report` without a page must start without it.
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
-    return Library(base64.b64encode(zlib.compress(script.encode())).decode("ascii"), digest(script))
+    return PackedScript(base64.b64encode(zlib.compress(script.encode())).decode("ascii"), digest(script))

@@ -23,10 +23,10 @@ MOST_PHRASES: Final = 256
 """Of one text; a file in which a phrase has itself inside, or ever more others, was not written by us."""
 
 Form = TypeVar("Form")
-Tell = Callable[[str], str]
+Translate = Callable[[str], str]
 
 
-class Speaker:
+class Translator:
     """Tells the texts of one report in one language.
 
     Args:
@@ -40,24 +40,24 @@ class Speaker:
         self._recorded = recorded
         self._left = 0
 
-    def on_its_own(self) -> Speaker:
+    def without_records(self) -> Translator:
         """One that knows our sentences only, and looks no text up in what a file says of it."""
-        return Speaker(self.lang, {})
+        return Translator(self.lang, {})
 
-    def tell(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         """One text; as it is where the language has none for it."""
         self._left = MOST_PHRASES
-        return self._tell(text)
+        return self._translate(text)
 
-    def _tell(self, text: str) -> str:
+    def _translate(self, text: str) -> str:
         how = text if isinstance(text, Phrase) else self._recorded.get(text)
         form = self._catalog.get(how.template) if how else None
         if how is None or form is None or self._left == 0 or not placeholders(form) <= how.values.keys():
             return text
         self._left -= 1
-        told = form.format(**{name: self._tell(value) for name, value in how.values.items()})
+        told = form.format(**{name: self._translate(value) for name, value in how.values.items()})
         return NO_BLANK.sub("", told)
 
-    def told(self, form: Form) -> Form:
+    def translated(self, form: Form) -> Form:
         """Every text of a form."""
-        return each_text(form, self.tell) if self._catalog else form
+        return each_text(form, self.translate) if self._catalog else form

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
-from megatron_nanguard.report.blocks import Bar, Grid, Mark, Tone
+from megatron_nanguard.report.blocks import Bar, Grid, GridMark, Tone
 from megatron_nanguard.report.rendering.lines import INDENT, Glyphs, Line, Span, pad, paragraph
 
 GAP = "  "
@@ -22,7 +22,7 @@ SHORTEST_BAR = 6
 DECADES = 1.0
 """What the whole length of a bar stands for at least, so that equal numbers look equal."""
 
-Cell = tuple[Mark, ...]
+Cell = tuple[GridMark, ...]
 
 
 def grid_lines(grid: Grid, width: int) -> Iterator[Line]:

@@ -36,7 +36,7 @@ NOWHERE: Final = "-"
 
 
 @dataclass(frozen=True)
-class Both:
+class BadParameter:
     """One parameter before and after the reduction; at least one of them was bad."""
 
     before: MergedParameter | None
@@ -69,7 +69,7 @@ class Both:
 def describe(opened: OpenedIncident) -> Block | None:
     """The first rows, and in how many layers the others are."""
     incident = opened.incident
-    everything = both_of(incident)
+    everything = bad_parameters(incident)
     if not everything:
         return None
     rest = everything[SHOWN_PARAMETERS:]
@@ -82,12 +82,12 @@ def describe(opened: OpenedIncident) -> Block | None:
     )
 
 
-def both_of(incident: Incident) -> list[Both]:
+def bad_parameters(incident: Incident) -> list[BadParameter]:
     """Every parameter that the incident lists, once, in the order of the backward."""
     before = {one.name: one for one in incident.parameters if one.where == "local"}
     after = {one.name: one for one in incident.parameters if one.where == "reduced"}
-    listed = [Both(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
-    return sorted(listed, key=lambda both: -depth_of(both.name))
+    listed = [BadParameter(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
+    return sorted(listed, key=lambda parameter: -depth_of(parameter.name))
 
 
 def title_of(incident: Incident) -> str:
@@ -96,21 +96,21 @@ def title_of(incident: Incident) -> str:
     return TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
 
 
-def notes_on(incident: Incident, everything: Sequence[Both]) -> Iterator[str]:
+def notes_on(incident: Incident, everything: Sequence[BadParameter]) -> Iterator[str]:
     """How to read the table, and what is not in it.
 
     Args:
         incident: the merged incident.
-        everything: all that it lists, as `both_of` gives it.
+        everything: all that it lists, as `bad_parameters` gives it.
     """
     yield SUMMED
     if incident.parameters_truncated:
         yield TRUNCATED.format(count=incident.parameters_truncated)
-    if any(NOWHERE in both.cells()[-2:] for both in everything):
+    if any(NOWHERE in parameter.cells()[-2:] for parameter in everything):
         yield OVERWRITTEN
 
 
-def _rows(parameters: Sequence[Both]) -> Iterator[tuple[str, ...]]:
+def _rows(parameters: Sequence[BadParameter]) -> Iterator[tuple[str, ...]]:
     """A layer is named once, above its parameters."""
     previous = None
     for parameter in parameters:
@@ -133,7 +133,7 @@ def _values(parameter: MergedParameter) -> str:
     return phrase("{values}, norm {norm}", values=words, norm=number(parameter.norm))
 
 
-def _by_layer(parameters: Sequence[Both]) -> str:
+def _by_layer(parameters: Sequence[BadParameter]) -> str:
     """Layers with the number of their parameters: "decoder.layers.1 (12), embedding (2)"."""
     layers = Counter(layer_of(parameter.name) for parameter in parameters)
     named = [f"{layer} ({times})" for layer, times in list(layers.items())[:SHOWN_LAYERS]]

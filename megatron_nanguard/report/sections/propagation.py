@@ -20,7 +20,7 @@ from megatron_nanguard.report.formatting import MORE, counted, which_ranks
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
-SHOWN_WAYS: Final = 16
+SHOWN_TRANSFERS: Final = 16
 TITLE: Final = phrase("How it spread")
 THROUGH: Final = phrase("How it spread: {ranks} through communication alone")
 BESIDE: Final = phrase("more gradients of {who} went bad by {by} from {sources}")
@@ -29,7 +29,7 @@ PATH_START, PATH_END = 3, 2
 """Steps of a long path that are shown: how it left the origin, and the gradient it reached."""
 
 
-class Way(NamedTuple):
+class Transfer(NamedTuple):
     """One communication and everybody it made bad.
 
     Attributes:
@@ -52,76 +52,78 @@ class Way(NamedTuple):
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """A tree per origin; ways that no origin leads to stand after them. Nothing where no origin is known."""
+    """A tree per origin; transfers that no origin leads to stand after them. Nothing where no origin is known."""
     incident = opened.incident
-    ways = ways_of(incident)
-    if not incident.origin or not (ways or any(len(origin.path) > 1 for origin in incident.origin)):
+    transfers = transfers_of(incident)
+    if not incident.origin or not (transfers or any(len(origin.path) > 1 for origin in incident.origin)):
         return None
-    shown = ways[:SHOWN_WAYS]
-    after, loose = hang(incident.origin, shown)
+    shown = transfers[:SHOWN_TRANSFERS]
+    after, loose = build_trees(incident.origin, shown)
     trees = [_origin(place, origin, after) for place, origin in enumerate(incident.origin[:SHOWN_ORIGINS])]
     title = TITLE
-    if ways:
+    if transfers:
         title = THROUGH.format(ranks=counted(len(incident.infected), "rank"))
     return Block(
         title,
-        tree=(*trees, *(_way(way, after) for way in loose)),
+        tree=(*trees, *(_transfer(transfer, after) for transfer in loose)),
         notes=(
-            *_left_out(len(ways) - len(shown), len(incident.origin) - len(trees)),
-            *map(_beside, ways_beside(incident)[:SHOWN_WAYS]),
+            *_left_out(len(transfers) - len(shown), len(incident.origin) - len(trees)),
+            *map(_beside, later_transfers_of(incident)[:SHOWN_TRANSFERS]),
         ),
     )
 
 
-def ways_of(incident: Incident) -> list[Way]:
+def transfers_of(incident: Incident) -> list[Transfer]:
     """Ranks that share communication, sources and first use are told together."""
-    return _ways(incident.infected)
+    return _transfers(incident.infected)
 
 
-def ways_beside(incident: Incident) -> list[Way]:
+def later_transfers_of(incident: Incident) -> list[Transfer]:
     """The same of communications that made more gradients bad on ranks that were bad already."""
-    return _ways(incident.also_infected)
+    return _transfers(incident.also_infected)
 
 
-def _ways(all_infected: Sequence[Infected]) -> list[Way]:
-    ways: dict[tuple[object, ...], Way] = {}
+def _transfers(all_infected: Sequence[Infected]) -> list[Transfer]:
+    transfers: dict[tuple[object, ...], Transfer] = {}
     ranks: dict[tuple[object, ...], list[int]] = {}
     for one in all_infected:
-        way = Way((), one.from_ranks, one.by, one.group, one.first_used or "", one.call, one.gradients)
-        ways[tuple(way)] = way
-        ranks.setdefault(tuple(way), []).append(one.rank)
-    return [way._replace(ranks=tuple(sorted(ranks[key]))) for key, way in ways.items()]
+        transfer = Transfer((), one.from_ranks, one.by, one.group, one.first_used or "", one.call, one.gradients)
+        transfers[tuple(transfer)] = transfer
+        ranks.setdefault(tuple(transfer), []).append(one.rank)
+    return [transfer._replace(ranks=tuple(sorted(ranks[key]))) for key, transfer in transfers.items()]
 
 
-Parent = int | Way
-"""The number of an origin, or the way that made a source bad."""
+Parent = int | Transfer
+"""The number of an origin, or the transfer that made a source bad."""
 
 
-def hang(origins: Sequence[Origin], ways: Sequence[Way]) -> tuple[dict[Parent, list[Way]], list[Way]]:
-    """What follows what, beginning at the origins; a way is hung up once, so that no circle is closed."""
+def build_trees(
+    origins: Sequence[Origin], transfers: Sequence[Transfer]
+) -> tuple[dict[Parent, list[Transfer]], list[Transfer]]:
+    """What follows what, beginning at the origins; a transfer is hung up once, so that no circle is closed."""
     reached: dict[int, Parent] = {}
     for place, origin in enumerate(origins[:SHOWN_ORIGINS]):
         for rank in origin.members:
             reached.setdefault(rank, place)
-    after: dict[Parent, list[Way]] = {}
-    waiting = list(ways)
-    while ready := [way for way in waiting if any(source in reached for source in way.sources)]:
-        for way in ready:
-            parent = next(reached[source] for source in way.sources if source in reached)
-            after.setdefault(parent, []).append(way)
-        for way in ready:
-            for rank in way.ranks:
-                reached.setdefault(rank, way)
-        waiting = [way for way in waiting if way not in ready]
+    after: dict[Parent, list[Transfer]] = {}
+    waiting = list(transfers)
+    while ready := [transfer for transfer in waiting if any(source in reached for source in transfer.sources)]:
+        for transfer in ready:
+            parent = next(reached[source] for source in transfer.sources if source in reached)
+            after.setdefault(parent, []).append(transfer)
+        for transfer in ready:
+            for rank in transfer.ranks:
+                reached.setdefault(rank, transfer)
+        waiting = [transfer for transfer in waiting if transfer not in ready]
     return after, waiting
 
 
-def _origin(place: int, origin: Origin, after: dict[Parent, list[Way]]) -> Point:
+def _origin(place: int, origin: Origin, after: dict[Parent, list[Transfer]]) -> Point:
     what: str = origin.operator
     if origin.module:
         what = phrase("{operator} in {module}", operator=what, module=origin.module)
     on_the_rank = [Point(phrase("on the rank:"), detail=_path(origin.path[1:]))] if len(origin.path) > 1 else []
-    below = (*on_the_rank, *(_way(way, after) for way in after.get(place, ())))
+    below = (*on_the_rank, *(_transfer(transfer, after) for transfer in after.get(place, ())))
     who = which_ranks(origin.members)
     return Point(phrase("{who}: {what}", who=who, what=what), tone=Tone.WORST, below=below)
 
@@ -132,32 +134,32 @@ def _path(path: Sequence[str]) -> str:
     return joined(ONWARDS, shown)
 
 
-def _way(way: Way, after: dict[Parent, list[Way]]) -> Point:
-    below = tuple(_way(one, after) for one in after.get(way, ()))
-    words = phrase("{who} by {by}", who=which_ranks(way.ranks), by=way.by)
-    return Point(words, tone=Tone.SPREAD, detail=_detail(way), below=below)
+def _transfer(transfer: Transfer, after: dict[Parent, list[Transfer]]) -> Point:
+    below = tuple(_transfer(one, after) for one in after.get(transfer, ()))
+    words = phrase("{who} by {by}", who=which_ranks(transfer.ranks), by=transfer.by)
+    return Point(words, tone=Tone.SPREAD, detail=_detail(transfer), below=below)
 
 
-def _detail(way: Way) -> str:
-    group = phrase("({group})", group=way.group) if way.group and not _is_named(way) else ""
-    used = phrase("first used in {place}", place=way.first_used) if way.first_used else ""
+def _detail(transfer: Transfer) -> str:
+    group = phrase("({group})", group=transfer.group) if transfer.group and not _is_named(transfer) else ""
+    used = phrase("first used in {place}", place=transfer.first_used) if transfer.first_used else ""
     return joined(FOLLOWED, (group, used))
 
 
-def _is_named(way: Way) -> bool:
+def _is_named(transfer: Transfer) -> bool:
     """A message between two ranks names its sender already: "PP recv from rank 5"."""
-    return len(way.ranks) == 1 and way.by.endswith(f"from {name_ranks(way.sources)}")
+    return len(transfer.ranks) == 1 and transfer.by.endswith(f"from {name_ranks(transfer.sources)}")
 
 
-def _beside(way: Way) -> str:
-    words = BESIDE.format(who=name_ranks(way.ranks), by=way.by, sources=name_ranks(way.sources))
-    if not way.gradients:
+def _beside(transfer: Transfer) -> str:
+    words = BESIDE.format(who=name_ranks(transfer.ranks), by=transfer.by, sources=name_ranks(transfer.sources))
+    if not transfer.gradients:
         return words
-    return phrase("{words}: {gradients}", words=words, gradients=", ".join(way.gradients))
+    return phrase("{words}: {gradients}", words=words, gradients=", ".join(transfer.gradients))
 
 
-def _left_out(ways: int, origins: int) -> Iterator[str]:
-    if ways > 0:
-        yield MORE.format(more=counted(ways, "more way"))
+def _left_out(transfers: int, origins: int) -> Iterator[str]:
+    if transfers > 0:
+        yield MORE.format(more=counted(transfers, "more way"))
     if origins > 0:
         yield MORE.format(more=counted(origins, "more origin"))

@@ -17,7 +17,7 @@ from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
 from megatron_nanguard.records.rank_words import rank_list
-from megatron_nanguard.report.blocks import Grid, Mark, Tone
+from megatron_nanguard.report.blocks import Grid, GridMark, Tone
 from megatron_nanguard.report.formatting import counted
 
 NUMBERED_WORLD: Final = 64
@@ -48,7 +48,7 @@ STAGES: Final = phrase("pipeline stages")
 REPLICAS: Final = phrase("replicas")
 CUT: Final = phrase("shown: {shown} of {all} kinds of {what}, those with the gravest ranks")
 
-Cell = tuple[Mark, ...]
+Cell = tuple[GridMark, ...]
 Key = TypeVar("Key", bound=Hashable)
 Group = TypeVar("Group")
 
@@ -109,7 +109,7 @@ def _cells(rows: Sequence[RankRow]) -> Cells:
     digits = len(str(max(row.rank for row in rows)))
     return {
         key: tuple(
-            Mark(TONES[row.state], str(row.rank).rjust(digits) if is_numbered else "")
+            GridMark(TONES[row.state], str(row.rank).rjust(digits) if is_numbered else "")
             for row in sorted(members, key=lambda row: row.coordinates.tp)
         )
         for key, members in cells.items()

@@ -1,7 +1,7 @@
-"""Arrows of the propagation graph, in right angles, so that none lies under the words of a lane.
+"""Arrows of the propagation graph, in right angles, so that none lies under the words of a node.
 
-What first made a lane bad comes from above: right of its source, down, and to the right. Words stand right of the
-downward lines and above the lines to the right. What came to a lane that was bad already goes around on the right side.
+What first made a node bad comes from above: right of its source, down, and to the right. Words stand right of the
+downward lines and above the lines to the right. What came to a node that was bad already goes around on the right side.
 """
 
 from __future__ import annotations
@@ -11,62 +11,62 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.report.html.pictures.propagation_graph import Hop
+from megatron_nanguard.report.html.pictures.propagation_graph import GraphEdge
 
 STUB_PIXELS: Final = 14
 LINES_PIXELS: Final = 42
 """Room for the downward lines of one column."""
 PITCH_PIXELS: Final = 7
 POINT_PIXELS: Final = 8
-"""Between the point of an arrow and the middle of its node."""
+"""Between the point of an arrow and the middle of its position."""
 FIRST_NAME: Final = phrase("made the ranks bad")
 LATER_NAME: Final = phrase("reached ranks that were bad already")
 
 
-class Node(NamedTuple):
-    """Where the mark of a lane stands."""
+class Position(NamedTuple):
+    """Where the mark of a node stands."""
 
     x: int
     y: int
 
 
-def words_shift(hops: Sequence[Hop], nodes: Sequence[Node]) -> dict[int, int]:
-    """How far right of its nodes the words of a column begin, by the place of the column."""
-    down = _downward(hops, nodes)
-    shifts = {node.x: 9 for node in nodes}
+def words_shift(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:
+    """How far right of its positions the words of a column begin, by the place of the column."""
+    down = _downward(edges, positions)
+    shifts = {position.x: 9 for position in positions}
     for source, x in down.items():
-        shifts[nodes[source].x] = max(shifts[nodes[source].x], x - nodes[source].x + 5)
+        shifts[positions[source].x] = max(shifts[positions[source].x], x - positions[source].x + 5)
     return shifts
 
 
-def room_for_later(hops: Sequence[Hop]) -> int:
+def room_for_later(edges: Sequence[GraphEdge]) -> int:
     """Pixels on the right side for what goes around."""
-    return PITCH_PIXELS * sum(not hop.is_first for hop in hops)
+    return PITCH_PIXELS * sum(not edge.is_first for edge in edges)
 
 
-def arrows(hops: Sequence[Hop], nodes: Sequence[Node], right: int) -> Iterator[dict[str, Any]]:
+def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int) -> Iterator[dict[str, Any]]:
     """The lines of the two kinds, each as one trace.
 
     Args:
-        hops: what is to be drawn.
-        nodes: of the lanes.
-        right: where the words of all lanes end.
+        edges: what is to be drawn.
+        positions: of the nodes.
+        right: where the words of all nodes end.
     """
-    down = _downward(hops, nodes)
-    first = [_line(nodes, hop, down[hop.source]) for hop in hops if hop.is_first]
-    later = [hop for hop in hops if not hop.is_first]
-    around = [_line(nodes, hop, right + PITCH_PIXELS * place) for place, hop in enumerate(later)]
+    down = _downward(edges, positions)
+    first = [_line(positions, edge, down[edge.source]) for edge in edges if edge.is_first]
+    later = [edge for edge in edges if not edge.is_first]
+    around = [_line(positions, edge, right + PITCH_PIXELS * place) for place, edge in enumerate(later)]
     if first:
         yield _trace(first, FIRST_NAME, {"color": "edge", "width": 1.5})
     if around:
         yield _trace(around, LATER_NAME, {"color": "edge", "width": 1.2, "dash": "dash"})
 
 
-def _downward(hops: Sequence[Hop], nodes: Sequence[Node]) -> dict[int, int]:
+def _downward(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:
     """Where the line of each source goes down, those of one column side by side."""
     columns: dict[int, list[int]] = defaultdict(list)
-    for source in sorted({hop.source for hop in hops if hop.is_first}):
-        columns[nodes[source].x].append(source)
+    for source in sorted({edge.source for edge in edges if edge.is_first}):
+        columns[positions[source].x].append(source)
     return {
         source: x + STUB_PIXELS + place * min(PITCH_PIXELS, LINES_PIXELS // len(sources))
         for x, sources in columns.items()
@@ -74,8 +74,8 @@ def _downward(hops: Sequence[Hop], nodes: Sequence[Node]) -> dict[int, int]:
     }
 
 
-def _line(nodes: Sequence[Node], hop: Hop, turn: int) -> tuple[list[int], list[int]]:
-    source, target = nodes[hop.source], nodes[hop.target]
+def _line(positions: Sequence[Position], edge: GraphEdge, turn: int) -> tuple[list[int], list[int]]:
+    source, target = positions[edge.source], positions[edge.target]
     return [source.x, turn, turn, target.x], [source.y, source.y, target.y, target.y]
 
 

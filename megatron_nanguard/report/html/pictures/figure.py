@@ -38,21 +38,21 @@ class Figure:
     width: int = 0
 
 
-def label(text: str) -> str:
+def escape(text: str) -> str:
     """Text that plotly shows as it is: it would take `<b>` and `<a href>` for markup."""
     return html.escape(printable(text), quote=False)
 
 
-def lines(text: str, length: int) -> str:
+def wrap(text: str, length: int) -> str:
     """Text in lines of a picture, broken at blanks, and at dots inside a long name."""
     shown = [""]
     for piece in PIECES.findall(text):
         if shown[-1] and len(shown[-1] + piece.rstrip()) > length:
             shown.append("")
         shown[-1] += piece
-    return "<br>".join(label(line.rstrip()) for line in shown)
+    return "<br>".join(escape(line.rstrip()) for line in shown)
 
 
-def short(text: str, length: int = SHOWN_CHARACTERS) -> str:
+def shorten(text: str, length: int = SHOWN_CHARACTERS) -> str:
     """The end of a long name: "...layers.3.self_attention.linear_qkv"."""
-    return label(text if len(text) <= length else "..." + text[3 - length :].lstrip("."))
+    return escape(text if len(text) <= length else "..." + text[3 - length :].lstrip("."))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.html.pictures.axes import LEVEL, stacked
-from megatron_nanguard.report.html.pictures.figure import label
+from megatron_nanguard.report.html.pictures.figure import escape
 from megatron_nanguard.report.html.pictures.ticks import log_ticks, tick_name
 
 DRAWN = 16
@@ -73,7 +73,7 @@ def layout(
         "height": 330,
         "xaxis": {
             "tickvals": list(range(0, len(ticks), step)),
-            "ticktext": [stacked(label(tick)) for tick in ticks][::step],
+            "ticktext": [stacked(escape(tick)) for tick in ticks][::step],
             **LEVEL,
         },
         "yaxis": {**domains["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **_ticks(series, scale)},
@@ -93,7 +93,7 @@ def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> dict[st
 def _drawn(series: Series, place: int) -> list[dict[str, Any]]:
     # Red says that something was not finite, and nothing else.
     colour = f"line-{place % 4}" if series.is_finite else "bad"
-    name = label(series.name)
+    name = escape(series.name)
     positions = list(range(len(series.values)))
     finite = [value if value is not None and math.isfinite(value) else None for value in series.values]
     bad = [None if value is None or math.isfinite(value) else int(math.isnan(value)) for value in series.values]

@@ -11,8 +11,8 @@ from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import and_more, as_sentence, counted, number
 from megatron_nanguard.report.html.pictures.axes import LEVEL, short_names, stacked
-from megatron_nanguard.report.html.pictures.figure import Figure, short
-from megatron_nanguard.report.html.pictures.norm_matrix import Cell, Matrix, norm_matrix
+from megatron_nanguard.report.html.pictures.figure import Figure, shorten
+from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
 from megatron_nanguard.report.html.pictures.ticks import log_ticks, tick_name
 from megatron_nanguard.report.sections.gradient_norms import scaled_words
 
@@ -41,7 +41,7 @@ def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | 
         loss_scale: factor on the loss, and so on every norm; None without one.
     """
     matrix = norm_matrix(rows, sizes)
-    if not matrix.lines:
+    if not matrix.rows:
         return None
     return Figure(
         name="norms",
@@ -53,8 +53,8 @@ def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | 
     )
 
 
-def _caption(matrix: Matrix) -> Iterator[str]:
-    bad = [line.name for line in matrix.lines if any(_word(cell) in WORDS[:2] for cell in line.cells)]
+def _caption(matrix: NormMatrix) -> Iterator[str]:
+    bad = [row.name for row in matrix.rows if any(_word(cell) in WORDS[:2] for cell in row.cells)]
     told = phrase("not finite in {lines}", lines=and_more(ALONGSIDE, bad)) if bad else phrase("every norm is finite")
     what = phrase("a pipeline of ranks")
     if matrix.is_folded:
@@ -64,9 +64,9 @@ def _caption(matrix: Matrix) -> Iterator[str]:
         yield NOT_SHOWN.format(rows=counted(matrix.left_out, "row"), bad=matrix.bad_left_out)
 
 
-def _finite(matrix: Matrix) -> dict[str, Any]:
+def _finite(matrix: NormMatrix) -> dict[str, Any]:
     """Finite norms, by their logarithm."""
-    values = [[_logarithm(cell) for cell in line.cells] for line in matrix.lines]
+    values = [[_logarithm(cell) for cell in row.cells] for row in matrix.rows]
     return {
         **_cells(matrix),
         "z": values,
@@ -75,9 +75,9 @@ def _finite(matrix: Matrix) -> dict[str, Any]:
     }
 
 
-def _special(matrix: Matrix, *, is_worded: bool) -> dict[str, Any]:
+def _special(matrix: NormMatrix, *, is_worded: bool) -> dict[str, Any]:
     """NaN, Inf and zero, which have colours and words of their own."""
-    words = [[_word(cell) for cell in line.cells] for line in matrix.lines]
+    words = [[_word(cell) for cell in row.cells] for row in matrix.rows]
     return {
         **_cells(matrix),
         "z": [[WORDS.index(word) if word else None for word in line] for line in words],
@@ -91,25 +91,25 @@ def _special(matrix: Matrix, *, is_worded: bool) -> dict[str, Any]:
     }
 
 
-def _cells(matrix: Matrix) -> dict[str, Any]:
+def _cells(matrix: NormMatrix) -> dict[str, Any]:
     """What both layers of the map share."""
     return {
         "type": "heatmap",
         "x": list(range(len(matrix.layers))),
-        "y": list(range(len(matrix.lines))),
+        "y": list(range(len(matrix.rows))),
         "xgap": 1,
         "ygap": 1,
         "hoverongaps": False,
-        "customdata": [[_hover(cell, matrix.layers[x]) for x, cell in enumerate(line.cells)] for line in matrix.lines],
+        "customdata": [[_hover(cell, matrix.layers[x]) for x, cell in enumerate(row.cells)] for row in matrix.rows],
         "hovertemplate": "rank %{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
     }
 
 
-def _layout(matrix: Matrix) -> dict[str, Any]:
-    names = [short(name, 24) for name in short_names(matrix.layers)]
+def _layout(matrix: NormMatrix) -> dict[str, Any]:
+    names = [shorten(name, 24) for name in short_names(matrix.layers)]
     step = max(1, len(names) // 40)
     return {
-        "height": 110 + max(16, min(34, 900 // len(matrix.lines))) * len(matrix.lines),
+        "height": 110 + max(16, min(34, 900 // len(matrix.rows))) * len(matrix.rows),
         "xaxis": {
             "tickvals": list(range(0, len(names), step)),
             "ticktext": list(map(stacked, names[::step])),
@@ -117,8 +117,8 @@ def _layout(matrix: Matrix) -> dict[str, Any]:
             "title": {"text": phrase("layer")},
         },
         "yaxis": {
-            "tickvals": list(range(len(matrix.lines))),
-            "ticktext": [line.name for line in matrix.lines],
+            "tickvals": list(range(len(matrix.rows))),
+            "ticktext": [row.name for row in matrix.rows],
             "autorange": "reversed",
         },
     }
@@ -133,15 +133,15 @@ def _ticks(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     return {"tickvals": list(map(math.log10, ticks)), "ticktext": list(map(tick_name, ticks))}
 
 
-def _word(cell: Cell | None) -> str:
+def _word(cell: NormCell | None) -> str:
     if cell is None or _logarithm(cell) is not None:
         return ""
     return "NaN" if math.isnan(cell.norm) else "Inf" if math.isinf(cell.norm) else "0"
 
 
-def _logarithm(cell: Cell | None) -> float | None:
+def _logarithm(cell: NormCell | None) -> float | None:
     return math.log10(cell.norm) if cell and math.isfinite(cell.norm) and cell.norm > 0 else None
 
 
-def _hover(cell: Cell | None, layer: str) -> list[Any]:
-    return [cell.rank, short(layer), phrase("norm {norm}", norm=number(cell.norm))] if cell else []
+def _hover(cell: NormCell | None, layer: str) -> list[Any]:
+    return [cell.rank, shorten(layer), phrase("norm {norm}", norm=number(cell.norm))] if cell else []

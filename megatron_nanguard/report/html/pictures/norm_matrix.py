@@ -14,11 +14,11 @@ from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.report.html.pictures.axes import layers_in_order
 
-SHOWN_LINES = 48
+SHOWN_ROWS = 48
 
 
 @dataclass(frozen=True)
-class Cell:
+class NormCell:
     """The norm of one layer in one line.
 
     Attributes:
@@ -31,7 +31,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class NormRow:
     """One pipeline, or one replica where tensor parallel ranks are folded into it.
 
     Attributes:
@@ -40,23 +40,23 @@ class Line:
     """
 
     name: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[NormCell | None, ...]
 
 
 @dataclass(frozen=True)
-class Matrix:
+class NormMatrix:
     """Norms of all layers.
 
     Attributes:
         layers: names, in forward order.
-        lines: the worst ones where there are too many, in the order of their places.
+        rows: the worst ones where there are too many, in the order of their places.
         left_out: how many lines are not shown.
         bad_left_out: how many of these are not finite.
         is_folded: a line is a whole replica; each cell has its worst rank.
     """
 
     layers: tuple[str, ...]
-    lines: tuple[Line, ...]
+    rows: tuple[NormRow, ...]
     left_out: int
     bad_left_out: int
     is_folded: bool
@@ -69,7 +69,7 @@ def badness(norm: float) -> tuple[int, float]:
     return (1, 0.0) if math.isinf(norm) else (0, norm)
 
 
-def norm_matrix(rows: Sequence[RankRow], sizes: ParallelSizes) -> Matrix:
+def norm_matrix(rows: Sequence[RankRow], sizes: ParallelSizes) -> NormMatrix:
     """Arrange what the ranks know of their layers.
 
     Args:
@@ -78,17 +78,17 @@ def norm_matrix(rows: Sequence[RankRow], sizes: ParallelSizes) -> Matrix:
     """
     known = [row for row in rows if row.norm_by_layer]
     layers = layers_in_order(known)
-    is_folded = len({_place(row, is_folded=False) for row in known}) > SHOWN_LINES
+    is_folded = len({_place(row, is_folded=False) for row in known}) > SHOWN_ROWS
     pipelines: dict[tuple[int, ...], list[RankRow]] = defaultdict(list)
     for row in known:
         pipelines[_place(row, is_folded=is_folded)].append(row)
     worst_first = sorted(pipelines, key=lambda place: (not _is_bad(pipelines[place]), place))
-    shown = sorted(worst_first[:SHOWN_LINES])
-    return Matrix(
+    shown = sorted(worst_first[:SHOWN_ROWS])
+    return NormMatrix(
         layers=layers,
-        lines=tuple(Line(_name(place, sizes), _cells(pipelines[place], layers)) for place in shown),
+        rows=tuple(NormRow(_name(place, sizes), _cells(pipelines[place], layers)) for place in shown),
         left_out=len(pipelines) - len(shown),
-        bad_left_out=sum(_is_bad(pipelines[place]) for place in worst_first[SHOWN_LINES:]),
+        bad_left_out=sum(_is_bad(pipelines[place]) for place in worst_first[SHOWN_ROWS:]),
         is_folded=is_folded,
     )
 
@@ -108,12 +108,12 @@ def _is_bad(ranks: Sequence[RankRow]) -> bool:
     return any(norm is not None and not math.isfinite(norm) for row in ranks for norm in row.norm_by_layer.values())
 
 
-def _cells(ranks: Sequence[RankRow], layers: Sequence[str]) -> tuple[Cell | None, ...]:
-    worst: dict[str, Cell] = {}
+def _cells(ranks: Sequence[RankRow], layers: Sequence[str]) -> tuple[NormCell | None, ...]:
+    worst: dict[str, NormCell] = {}
     for row in ranks:
         for layer, norm in row.norm_by_layer.items():
             if norm is None:
                 continue
             if layer not in worst or badness(norm) > badness(worst[layer].norm):
-                worst[layer] = Cell(row.rank, norm)
+                worst[layer] = NormCell(row.rank, norm)
     return tuple(worst.get(layer) for layer in layers)

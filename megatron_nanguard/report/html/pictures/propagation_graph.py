@@ -1,6 +1,6 @@
-"""How the fault spread, as lanes: one for each origin, and one for the ranks that the same message made bad.
+"""How the fault spread, as nodes: one for each origin, and one for the ranks that the same message made bad.
 
-A lane stands in the column that says how many messages lie between it and the origin; lanes are in that order, and by
+A node stands in the column that says how many messages lie between it and the origin; nodes are in that order, and by
 rank where it is the same.
 """
 
@@ -13,16 +13,23 @@ from typing import Final, Literal
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.report.sections.propagation import SHOWN_ORIGINS, Parent, Way, hang, ways_beside, ways_of
+from megatron_nanguard.report.sections.propagation import (
+    SHOWN_ORIGINS,
+    Parent,
+    Transfer,
+    build_trees,
+    later_transfers_of,
+    transfers_of,
+)
 
-SHOWN_WAYS: Final = 32
-UNKNOWN_WAY: Final = phrase("bad before the reduction")
+SHOWN_TRANSFERS: Final = 32
+UNKNOWN_ORIGIN: Final = phrase("bad before the reduction")
 
 State = Literal["origin", "bad", "infected"]
 
 
 @dataclass(frozen=True)
-class Lane:
+class GraphNode:
     """One row of the picture.
 
     Attributes:
@@ -30,16 +37,16 @@ class Lane:
         ranks: the ranks it stands for.
         words: where on them.
         column: how many messages lie between it and the beginning.
-        way: how the bad values came; None where they began.
+        transfer: how the bad values came; None where they began.
         steps: operators on the way from an origin to a gradient.
-        source: number of the lane that they came from; None where they began.
+        source: number of the node that they came from; None where they began.
     """
 
     state: State
     ranks: tuple[int, ...]
     words: str
     column: int = 0
-    way: Way | None = None
+    transfer: Transfer | None = None
     steps: tuple[str, ...] = ()
     source: int | None = None
 
@@ -50,92 +57,100 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Hop:
-    """One communication between two lanes.
+class GraphEdge:
+    """One communication between two nodes.
 
     Attributes:
-        source: number of the lane that was bad.
-        target: number of the lane that it made bad, or more so.
-        way: the communication.
+        source: number of the node that was bad.
+        target: number of the node that it made bad, or more so.
+        transfer: the communication.
         is_first: the target was not bad before it.
     """
 
     source: int
     target: int
-    way: Way
+    transfer: Transfer
     is_first: bool
 
 
 @dataclass(frozen=True)
-class Lanes:
+class PropagationGraph:
     """Everything that is drawn of an infection.
 
     Attributes:
-        lanes: from top to bottom.
-        hops: the communications between them.
-        left_out: ways of infection that are not in it.
+        nodes: from top to bottom.
+        edges: the communications between them.
+        left_out: transfers of infection that are not in it.
     """
 
-    lanes: tuple[Lane, ...]
-    hops: tuple[Hop, ...]
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
     left_out: int
 
 
-def lanes_of(incident: Incident) -> Lanes:
+def propagation_graph(incident: Incident) -> PropagationGraph:
     """Lay out the infection.
 
     Args:
         incident: the merged incident.
     """
-    ways = ways_of(incident)
-    after, loose = hang(incident.origin, ways[:SHOWN_WAYS])
-    lanes: list[Lane] = []
+    transfers = transfers_of(incident)
+    after, loose = build_trees(incident.origin, transfers[:SHOWN_TRANSFERS])
+    nodes: list[GraphNode] = []
     for place, origin in enumerate(incident.origin[:SHOWN_ORIGINS]):
-        lanes.append(_origin(origin))
-        _add(lanes, after, after.get(place, []), incident)
-    for sources in dict.fromkeys(way.sources for way in loose if way.sources):
-        lanes.append(Lane("bad", sources, UNKNOWN_WAY))
-        _add(lanes, after, [way for way in loose if way.sources == sources], incident)
-    ordered = _in_order(lanes)
-    return Lanes(ordered, (*_first(ordered), *_beside(incident, ordered)), len(ways[SHOWN_WAYS:]))
+        nodes.append(_origin(origin))
+        _add(nodes, after, after.get(place, []), incident)
+    for sources in dict.fromkeys(transfer.sources for transfer in loose if transfer.sources):
+        nodes.append(GraphNode("bad", sources, UNKNOWN_ORIGIN))
+        _add(nodes, after, [transfer for transfer in loose if transfer.sources == sources], incident)
+    ordered = _in_order(nodes)
+    return PropagationGraph(ordered, (*_first(ordered), *_beside(incident, ordered)), len(transfers[SHOWN_TRANSFERS:]))
 
 
-def _origin(origin: Origin) -> Lane:
+def _origin(origin: Origin) -> GraphNode:
     where: str = origin.operator
     if origin.module:
         where = phrase("{operator} in {module}", operator=where, module=origin.module)
-    return Lane("origin", origin.members, where, steps=origin.path[1:])
+    return GraphNode("origin", origin.members, where, steps=origin.path[1:])
 
 
-def _add(lanes: list[Lane], after: Mapping[Parent, list[Way]], ways: Sequence[Way], incident: Incident) -> None:
-    """Hang ways, and everything that follows them, below the lane that is the last one."""
-    source = len(lanes) - 1
-    for way in ways:
-        is_bad = set(way.ranks) <= set(incident.ranks.bad_before)
-        column = lanes[source].column + 1
-        lanes.append(Lane("bad" if is_bad else "infected", way.ranks, way.first_used, column, way, source=source))
-        _add(lanes, after, after.get(way, []), incident)
+def _add(
+    nodes: list[GraphNode], after: Mapping[Parent, list[Transfer]], transfers: Sequence[Transfer], incident: Incident
+) -> None:
+    """Hang transfers, and everything that follows them, below the node that is the last one."""
+    source = len(nodes) - 1
+    for transfer in transfers:
+        is_bad = set(transfer.ranks) <= set(incident.ranks.bad_before)
+        column = nodes[source].column + 1
+        nodes.append(
+            GraphNode(
+                "bad" if is_bad else "infected", transfer.ranks, transfer.first_used, column, transfer, source=source
+            )
+        )
+        _add(nodes, after, after.get(transfer, []), incident)
 
 
-def _in_order(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
-    order = sorted(range(len(lanes)), key=lambda index: (lanes[index].column, lanes[index].ranks))
+def _in_order(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
+    order = sorted(range(len(nodes)), key=lambda index: (nodes[index].column, nodes[index].ranks))
     place: dict[int | None, int] = {index: position for position, index in enumerate(order)}
-    return tuple(replace(lanes[index], source=place.get(lanes[index].source)) for index in order)
+    return tuple(replace(nodes[index], source=place.get(nodes[index].source)) for index in order)
 
 
-def _first(lanes: Sequence[Lane]) -> Iterator[Hop]:
-    """What made each lane bad."""
-    for target, lane in enumerate(lanes):
-        if lane.way is not None and lane.source is not None:
-            yield Hop(lane.source, target, lane.way, is_first=True)
+def _first(nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
+    """What made each node bad."""
+    for target, node in enumerate(nodes):
+        if node.transfer is not None and node.source is not None:
+            yield GraphEdge(node.source, target, node.transfer, is_first=True)
 
 
-def _beside(incident: Incident, lanes: Sequence[Lane]) -> Iterator[Hop]:
+def _beside(incident: Incident, nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
     """Communications between ranks that were bad already."""
-    lane_of = {rank: number for number, lane in enumerate(lanes) for rank in lane.ranks}
-    for way in ways_beside(incident)[:SHOWN_WAYS]:
-        source = next((lane_of[rank] for rank in way.sources if rank in lane_of), None)
-        targets = dict.fromkeys(lane_of[rank] for rank in way.ranks if rank in lane_of)
+    node_of = {rank: number for number, node in enumerate(nodes) for rank in node.ranks}
+    for transfer in later_transfers_of(incident)[:SHOWN_TRANSFERS]:
+        source = next((node_of[rank] for rank in transfer.sources if rank in node_of), None)
+        targets = dict.fromkeys(node_of[rank] for rank in transfer.ranks if rank in node_of)
         yield from (
-            Hop(source, target, way, is_first=False) for target in targets if source is not None and source != target
+            GraphEdge(source, target, transfer, is_first=False)
+            for target in targets
+            if source is not None and source != target
         )

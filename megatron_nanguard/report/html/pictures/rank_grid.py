@@ -39,7 +39,7 @@ Replicas = dict[int, dict[int, list[RankRow]]]
 
 
 @dataclass(frozen=True)
-class Legend:
+class LegendEntry:
     """One line of the legend.
 
     Attributes:
@@ -86,7 +86,7 @@ class GridRow:
 
 
 @dataclass(frozen=True)
-class Grid:
+class RankGrid:
     """The whole picture.
 
     Attributes:
@@ -101,12 +101,12 @@ class Grid:
     how: str
     stages: tuple[str, ...]
     rows: tuple[GridRow, ...]
-    legend: tuple[Legend, ...]
+    legend: tuple[LegendEntry, ...]
     notes: tuple[str, ...]
     is_wide: bool
 
 
-def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> Grid:
+def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> RankGrid:
     """Arrange the ranks.
 
     Args:
@@ -124,11 +124,11 @@ def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> Grid:
         shown = _gravest(rows)
     else:
         rows = shown = list(_single(replicas, stages, is_numbered=len(inside) <= NUMBERED_RANKS))
-    return Grid(
+    return RankGrid(
         how=joined(FOLLOWED, (FOLDED if is_folded else _how(sizes), USE)),
         stages=tuple(f"pp {stage}" for stage in stages) if sizes.pp > 1 else (),
         rows=tuple(shown),
-        legend=tuple(Legend(state, TONES[state].value, words) for state, words in legend(inside).items()),
+        legend=tuple(LegendEntry(state, TONES[state].value, words) for state, words in legend(inside).items()),
         notes=tuple(_notes([row.rank for row in table if not _is_inside(row, sizes)], len(rows) - len(shown))),
         is_wide=any(sum(map(len, row.stages)) > (NARROW_CELLS // 2 if is_folded else NARROW_CELLS) for row in shown),
     )

@@ -17,8 +17,8 @@ from megatron_nanguard.records.place_words import phase_words
 from megatron_nanguard.records.rank_words import name_ranks, rank_list
 from megatron_nanguard.records.trace import Phase
 from megatron_nanguard.report.formatting import counted
-from megatron_nanguard.report.html.pictures.figure import Figure, label, short
-from megatron_nanguard.report.lang import Tell
+from megatron_nanguard.report.html.pictures.figure import Figure, escape, shorten
+from megatron_nanguard.report.lang import Translate
 
 PHASES: tuple[str, ...] = get_args(Phase)
 WHEN = re.compile(rf"^(?P<phase>{'|'.join(PHASES)})(?: of micro-batch (?P<microbatch>\d+))?")
@@ -29,7 +29,7 @@ SHOWN_MICROBATCHES = 16
 WHOLE_STEP = phrase("whole step")
 MICROBATCH = phrase("micro-batch {index}")
 BESIDE = 0.4
-"""Between marks of one spot, in columns."""
+"""Between marks of one slot, in columns."""
 
 TITLE: Final = phrase("Timeline of the step")
 CAPTION: Final = phrase(
@@ -40,11 +40,11 @@ CAPTION: Final = phrase(
 BEGAN: Final = phrase("origin on {who}: {operator} in {module}")
 QUIET: Final = phrase("Not drawn are micro-batches of which nothing bad is known: {indices}.")
 
-Spot = tuple[int | None, str]
+Slot = tuple[int | None, str]
 """Micro-batch, None for what comes once in a step, and phase."""
 
 
-class Look(NamedTuple):
+class MarkStyle(NamedTuple):
     """How one kind of mark is drawn.
 
     Attributes:
@@ -58,20 +58,20 @@ class Look(NamedTuple):
     size: int
 
 
-LOOKS = {
-    "loss": Look("x", "bad", 13),
-    "bad": Look("triangle-right", "bad", 13),
-    "infected": Look("triangle-right", "infected", 13),
-    "origin": Look("square", "origin", 15),
+MARK_STYLES = {
+    "loss": MarkStyle("x", "bad", 13),
+    "bad": MarkStyle("triangle-right", "bad", 13),
+    "infected": MarkStyle("triangle-right", "infected", 13),
+    "origin": MarkStyle("square", "origin", 15),
 }
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Something that is known to have happened at a spot.
+class TimelineMark:
+    """Something that is known to have happened at a slot.
 
     Attributes:
-        kind: key of `LOOKS`.
+        kind: key of `MARK_STYLES`.
         words: what, for a person.
         short: the same, as there is room for in the picture.
     """
@@ -81,7 +81,7 @@ class Mark:
     short: str
 
 
-def timeline(incident: Incident, tell: Tell = str) -> Figure | None:
+def timeline(incident: Incident, translate: Translate = str) -> Figure | None:
     """Place what is known in the step; None where no origin, no bad loss and no first use of bad values is.
 
     Of many micro-batches with a mark those where it began come first, then the lowest ones.
@@ -94,9 +94,9 @@ def timeline(incident: Incident, tell: Tell = str) -> Figure | None:
     if not marks:
         return None
     began = {origin.microbatch for origin in incident.origin}
-    bad = {spot[0] for spot in marks if spot[0] is not None}
+    bad = {slot[0] for slot in marks if slot[0] is not None}
     marked = sorted(sorted(bad, key=lambda index: (index not in began, index))[:SHOWN_MICROBATCHES])
-    lanes = [*(MICROBATCH.format(index=index) for index in marked), WHOLE_STEP]
+    rows = [*(MICROBATCH.format(index=index) for index in marked), WHOLE_STEP]
     quiet = sorted({losses.index for losses in incident.losses} - bad)
     seen = {phase for _, phase in marks}
     phases = [phase for phase in PHASES if phase in seen or phase in ALWAYS_SHOWN]
@@ -104,14 +104,14 @@ def timeline(incident: Incident, tell: Tell = str) -> Figure | None:
         name="timeline",
         title=TITLE,
         caption=joined(FOLLOWED, (CAPTION, QUIET.format(indices=rank_list(quiet)) if quiet else "")),
-        traces=tuple(_traces(marks, phases, lanes, tell)),
-        layout=_layout(phases, lanes),
+        traces=tuple(_traces(marks, phases, rows, translate)),
+        layout=_layout(phases, rows),
         width=130 + 130 * len(phases),
     )
 
 
-def _marks(incident: Incident) -> dict[Spot, list[Mark]]:
-    marks: dict[Spot, list[Mark]] = defaultdict(list)
+def _marks(incident: Incident) -> dict[Slot, list[TimelineMark]]:
+    marks: dict[Slot, list[TimelineMark]] = defaultdict(list)
     for origin in incident.origin:
         if origin.phase not in PHASES:
             continue
@@ -119,21 +119,21 @@ def _marks(incident: Incident) -> dict[Spot, list[Mark]]:
         words = phrase("origin on {who}", who=who)
         if origin.module:
             words = BEGAN.format(who=who, operator=origin.operator, module=origin.module)
-        marks[origin.microbatch, origin.phase].append(Mark("origin", words, who))
+        marks[origin.microbatch, origin.phase].append(TimelineMark("origin", words, who))
     for losses in incident.losses:
         if losses.nonfinite_ranks:
             words = phrase("loss not finite on {ranks}", ranks=name_ranks(losses.nonfinite_ranks))
-            marks[losses.index, "forward"].append(Mark("loss", words, phrase("loss")))
-    for (spot, kind), reached in _arrivals(incident).items():
+            marks[losses.index, "forward"].append(TimelineMark("loss", words, phrase("loss")))
+    for (slot, kind), reached in _arrivals(incident).items():
         who = name_ranks(sorted(reached))
         words = phrase("bad values reach {who}", who=who)
-        marks[spot].append(Mark(kind, words, who if len(reached) < 3 else counted(len(reached), "rank")))
+        marks[slot].append(TimelineMark(kind, words, who if len(reached) < 3 else counted(len(reached), "rank")))
     return marks
 
 
-def _arrivals(incident: Incident) -> dict[tuple[Spot, str], list[int]]:
+def _arrivals(incident: Incident) -> dict[tuple[Slot, str], list[int]]:
     """Where ranks used bad values first, by what became of the ranks."""
-    arrivals: dict[tuple[Spot, str], list[int]] = defaultdict(list)
+    arrivals: dict[tuple[Slot, str], list[int]] = defaultdict(list)
     for infected in incident.infected:
         found = WHEN.match(infected.first_used or "")
         if found:
@@ -144,13 +144,13 @@ def _arrivals(incident: Incident) -> dict[tuple[Spot, str], list[int]]:
 
 
 def _traces(
-    marks: dict[Spot, list[Mark]], phases: Sequence[str], lanes: Sequence[str], tell: Tell
+    marks: dict[Slot, list[TimelineMark]], phases: Sequence[str], rows: Sequence[str], translate: Translate
 ) -> Iterator[dict[str, Any]]:
-    for kind, look in LOOKS.items():
+    for kind, style in MARK_STYLES.items():
         chosen = [
-            (phases.index(spot[1]) + place * min(BESIDE, 0.8 / len(seen)), lanes.index(_lane(spot)), mark, place)
-            for spot, seen in marks.items()
-            if _lane(spot) in lanes
+            (phases.index(slot[1]) + place * min(BESIDE, 0.8 / len(seen)), rows.index(_row_name(slot)), mark, place)
+            for slot, seen in marks.items()
+            if _row_name(slot) in rows
             for place, mark in enumerate(seen)
             if mark.kind == kind
         ]
@@ -160,28 +160,28 @@ def _traces(
                 "mode": "markers+text",
                 "x": [x for x, _, _, _ in chosen],
                 "y": [y for _, y, _, _ in chosen],
-                "text": [label(tell(mark.short)) for _, _, mark, _ in chosen],
+                "text": [escape(translate(mark.short)) for _, _, mark, _ in chosen],
                 "textposition": ["bottom center" if place % 2 else "top center" for _, _, _, place in chosen],
                 "textfont": {"color": "ink", "size": 11},
-                "marker": {"symbol": look.symbol, "size": look.size, "color": look.colour},
-                "customdata": [short(tell(mark.words), 120) for _, _, mark, _ in chosen],
+                "marker": {"symbol": style.symbol, "size": style.size, "color": style.colour},
+                "customdata": [shorten(translate(mark.words), 120) for _, _, mark, _ in chosen],
                 "hovertemplate": "%{customdata}<extra></extra>",
                 "cliponaxis": False,
             }
 
 
-def _lane(spot: Spot) -> str:
-    return WHOLE_STEP if spot[0] is None else MICROBATCH.format(index=spot[0])
+def _row_name(slot: Slot) -> str:
+    return WHOLE_STEP if slot[0] is None else MICROBATCH.format(index=slot[0])
 
 
-def _layout(phases: Sequence[str], lanes: Sequence[str]) -> dict[str, Any]:
+def _layout(phases: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
     return {
-        "height": 90 + 46 * len(lanes),
+        "height": 90 + 46 * len(rows),
         "xaxis": {
             "tickvals": list(range(len(phases))),
             "ticktext": list(map(phase_words, phases)),
             "range": [-0.5, len(phases) - 0.3],
         },
-        "yaxis": {"tickvals": list(range(len(lanes))), "ticktext": list(lanes), "range": [len(lanes) - 0.5, -0.7]},
+        "yaxis": {"tickvals": list(range(len(rows))), "ticktext": list(rows), "range": [len(rows) - 0.5, -0.7]},
         "showlegend": False,
     }

@@ -13,8 +13,8 @@ from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.report import SECTIONS
 from megatron_nanguard.report.html import report_html
 from megatron_nanguard.report.html.naming import tab_title
-from megatron_nanguard.report.html.parts import parts_of
-from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.html.parts import page_parts
+from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import SETS, incident
@@ -65,7 +65,7 @@ def test_the_page_begins_with_the_verdict(demo: str) -> None:
 
 def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> None:
     opened = opened_demo()
-    parts = parts_of(opened, Speaker("en", {}))
+    parts = page_parts(opened, Translator("en", {}))
 
     said = [block for section in SECTIONS if (block := section(opened))]
     assert [part.block for part in parts[1:-1] if part.block] == said[1:]
@@ -82,7 +82,7 @@ def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> N
 
 
 def test_what_has_no_data_is_left_out() -> None:
-    parts = parts_of(OpenedIncident(incident(), Path("/data/DIR")), Speaker("en", {}))
+    parts = page_parts(OpenedIncident(incident(), Path("/data/DIR")), Translator("en", {}))
     assert [part.name for part in parts] == ["verdict", "ranks", "run_facts", "files", "words"]
     assert not any(part.picture for part in parts)
 

@@ -15,9 +15,9 @@ from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.html import report_html
-from megatron_nanguard.report.html.parts import parts_of
+from megatron_nanguard.report.html.parts import page_parts
 from megatron_nanguard.report.html.pictures.figure import Figure
-from megatron_nanguard.report.lang import Speaker
+from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import open_incident
 from megatron_nanguard.topology.words import describe
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
@@ -87,7 +87,7 @@ def test_what_a_file_says_of_a_text_brings_no_markup_into_a_chart() -> None:
     hostile = Phrasing("{words}", {"words": '<a href="http://x">'})
     named = replace(read, phrases={**read.phrases, **{infected.by: hostile for infected in read.infected}})
 
-    parts = parts_of(open_incident(named, DIRECTORY), Speaker("zh", named.phrases))
+    parts = page_parts(open_incident(named, DIRECTORY), Translator("zh", named.phrases))
 
     (chart,) = [part.picture for part in parts if part.name == "propagation"]
     assert isinstance(chart, Figure)

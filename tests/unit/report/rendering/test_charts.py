@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from megatron_nanguard.report.blocks import Bar, Grid, Mark, Tone
+from megatron_nanguard.report.blocks import Bar, Grid, GridMark, Tone
 from megatron_nanguard.report.rendering.charts import bar_lines, grid_lines
 from megatron_nanguard.report.rendering.lines import ASCII, Span, text_of
 
@@ -14,7 +14,8 @@ BAD, GOOD = Tone.BAD, Tone.GOOD
 def grid(columns: int) -> Grid:
     """Two stages; the first of two ranks in each cell is bad in the upper one."""
     cells = [
-        tuple((Mark(tone, f"{4 * n}"), Mark(GOOD, f"{4 * n + 1}")) for n in range(columns)) for tone in (BAD, GOOD)
+        tuple((GridMark(tone, f"{4 * n}"), GridMark(GOOD, f"{4 * n + 1}")) for n in range(columns))
+        for tone in (BAD, GOOD)
     ]
     return Grid(
         tuple(f"dp{n}" for n in range(columns)),

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.report import blocks_of
-from megatron_nanguard.report.blocks import Block, Grid, Mark, Point, Tone
+from megatron_nanguard.report.blocks import Block, Grid, GridMark, Point, Tone
 from megatron_nanguard.report.rendering.text import render
 from tests.unit.factories import ABORT, demo_postmortem, incident
 from tests.unit.report.factories import report_text
@@ -144,7 +144,7 @@ def test_nothing_in_a_record_steers_the_terminal() -> None:
     block = Block(
         evil,
         text=(evil,),
-        grid=Grid((evil,), ((evil, ((Mark(Tone.BAD, evil),),)),), ((Tone.BAD, evil),), evil),
+        grid=Grid((evil,), ((evil, ((GridMark(Tone.BAD, evil),),)),), ((Tone.BAD, evil),), evil),
         columns=(evil, evil),
         rows=((evil, evil),),
         points=(Point(evil, evil, below=(Point(evil),)),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.report.blocks import Grid, Mark, Tone
+from megatron_nanguard.report.blocks import Grid, GridMark, Tone
 from megatron_nanguard.report.sections.rank_grid import parallel_grid
 from tests.unit.factories import SIZES
 from tests.unit.report.factories import demo_rows, row
@@ -18,11 +18,17 @@ def test_a_small_world_is_shown_rank_by_rank() -> None:
         rows=(
             (
                 "pp0",
-                ((Mark(Tone.BAD, "0"), Mark(Tone.BAD, "1")), (Mark(Tone.SPREAD, "2"), Mark(Tone.SPREAD, "3"))),
+                (
+                    (GridMark(Tone.BAD, "0"), GridMark(Tone.BAD, "1")),
+                    (GridMark(Tone.SPREAD, "2"), GridMark(Tone.SPREAD, "3")),
+                ),
             ),
             (
                 "pp1",
-                ((Mark(Tone.BAD, "4"), Mark(Tone.WORST, "5")), (Mark(Tone.SPREAD, "6"), Mark(Tone.SPREAD, "7"))),
+                (
+                    (GridMark(Tone.BAD, "4"), GridMark(Tone.WORST, "5")),
+                    (GridMark(Tone.SPREAD, "6"), GridMark(Tone.SPREAD, "7")),
+                ),
             ),
         ),
         legend=(
@@ -51,12 +57,12 @@ def test_sixteen_thousand_ranks_fit_where_replicas_and_stages_look_alike() -> No
 
     grid = parallel_grid([row(rank, state(rank), LARGE) for rank in range(16384)], LARGE)
 
-    bad, spread, clean = (Mark(Tone.BAD),) * 8, (Mark(Tone.SPREAD),) * 8, (Mark(Tone.GOOD),) * 8
+    bad, spread, clean = (GridMark(Tone.BAD),) * 8, (GridMark(Tone.SPREAD),) * 8, (GridMark(Tone.GOOD),) * 8
     assert grid is not None
     assert grid.columns == ("dp0-76, 78-127", "dp77")
     assert grid.rows == (
         ("pp0-6", (spread, bad)),
-        ("pp7", (spread, (*bad[:2], Mark(Tone.WORST), *bad[3:]))),
+        ("pp7", (spread, (*bad[:2], GridMark(Tone.WORST), *bad[3:]))),
         ("pp8-15", (clean, clean)),
     )
 

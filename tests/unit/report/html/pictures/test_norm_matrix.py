@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import math
 
-from megatron_nanguard.report.html.pictures.norm_matrix import Cell, badness, norm_matrix
+from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, badness, norm_matrix
 from tests.unit.factories import SIZES
 from tests.unit.report.html.factories import LARGE, opened_large_run, row
 
 
-def test_a_line_is_a_pipeline_whose_layers_lie_on_its_stages() -> None:
+def test_a_row_is_a_pipeline_whose_layers_lie_on_its_stages() -> None:
     matrix = norm_matrix([row(rank) for rank in range(8)], SIZES)
 
     assert matrix.layers == ("embedding", "decoder.layers.0", "decoder.layers.2", "decoder.layers.3", "output_layer")
-    assert [line.name for line in matrix.lines] == ["dp 0, tp 0", "dp 0, tp 1", "dp 1, tp 0", "dp 1, tp 1"]
+    assert [row.name for row in matrix.rows] == ["dp 0, tp 0", "dp 0, tp 1", "dp 1, tp 0", "dp 1, tp 1"]
     # replica 1 of tensor rank 1: rank 3 on stage 0 and rank 7 on stage 1, norms 0.5 + rank / 10
-    assert matrix.lines[3].cells == (Cell(3, 0.8), Cell(3, 0.8), Cell(7, 1.2), Cell(7, 1.2), Cell(7, 1.2))
-    bad = [cell.rank for cell in matrix.lines[1].cells if cell and math.isnan(cell.norm)]
+    assert matrix.rows[3].cells == (
+        NormCell(3, 0.8),
+        NormCell(3, 0.8),
+        NormCell(7, 1.2),
+        NormCell(7, 1.2),
+        NormCell(7, 1.2),
+    )
+    bad = [cell.rank for cell in matrix.rows[1].cells if cell and math.isnan(cell.norm)]
     assert bad == [1, 1, 5, 5]
     assert (matrix.left_out, matrix.is_folded) == (0, False)
 
 
 def test_a_layer_that_nobody_looked_at_leaves_a_gap() -> None:
     matrix = norm_matrix([row(0, norm_by_layer={"embedding": None, "decoder.layers.0": 1.0})], SIZES)
-    assert matrix.lines[0].cells == (None, Cell(0, 1.0))
+    assert matrix.rows[0].cells == (None, NormCell(0, 1.0))
 
 
 def test_nan_outweighs_inf_and_inf_every_number() -> None:
@@ -34,10 +40,10 @@ def test_a_large_run_keeps_its_bad_replicas_and_says_what_is_left_out() -> None:
     matrix = norm_matrix(opened_large_run().rows, LARGE)
 
     # 128 replicas, 48 lines: the bad one, then the first 47
-    assert [line.name for line in matrix.lines] == [*(f"dp {replica}" for replica in range(47)), "dp 113"]
+    assert [row.name for row in matrix.rows] == [*(f"dp {replica}" for replica in range(47)), "dp 113"]
     assert (matrix.left_out, matrix.bad_left_out, matrix.is_folded) == (80, 0, True)
     assert len(matrix.layers) == 128
 
 
-def test_without_norms_there_is_no_line() -> None:
-    assert norm_matrix([row(0, norm_by_layer={})], SIZES).lines == ()
+def test_without_norms_there_is_no_row() -> None:
+    assert norm_matrix([row(0, norm_by_layer={})], SIZES).rows == ()

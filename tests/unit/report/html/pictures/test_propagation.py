@@ -1,40 +1,40 @@
-"""Lanes of the infection, and the graph that is drawn of them."""
+"""PropagationGraph of the infection, and the graph that is drawn of them."""
 
 from __future__ import annotations
 
 from megatron_nanguard.records.incident import Infected
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.pictures.propagation import propagation_figure
-from megatron_nanguard.report.html.pictures.propagation_graph import lanes_of
+from megatron_nanguard.report.html.pictures.propagation_graph import propagation_graph
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import incident
 from tests.unit.report.html.factories import demo_incident
 
 
 def words_of(figure: Figure) -> list[str]:
-    """What stands beside each lane."""
+    """What stands beside each node."""
     return [note["text"] for note in figure.layout["annotations"] if not note["showarrow"]]
 
 
 def test_lanes_stand_by_the_messages_before_them_and_then_by_rank() -> None:
-    drawn = lanes_of(demo_incident())
+    drawn = propagation_graph(demo_incident())
 
-    assert [(lane.name, lane.state, lane.column, lane.source) for lane in drawn.lanes] == [
+    assert [(node.name, node.state, node.column, node.source) for node in drawn.nodes] == [
         ("rank 5", "origin", 0, None),
         ("rank 1", "bad", 1, 0),
         ("rank 4", "bad", 1, 0),
         ("rank 0", "bad", 2, 2),
         ("rank 2", "infected", 3, 3),
     ]
-    assert drawn.lanes[0].steps == ("mul in decoder.layers.3", "add_ in a.weight")
+    assert drawn.nodes[0].steps == ("mul in decoder.layers.3", "add_ in a.weight")
     assert drawn.left_out == 0
 
 
 def test_ranks_that_nothing_leads_to_begin_a_tree_of_their_own() -> None:
     reduction = "data-parallel reduction"
-    drawn = lanes_of(incident(infected=(Infected(3, reduction, "g", (1,)), Infected(2, reduction, "h", (0,)))))
+    drawn = propagation_graph(incident(infected=(Infected(3, reduction, "g", (1,)), Infected(2, reduction, "h", (0,)))))
 
-    assert [(lane.name, lane.state, lane.source) for lane in drawn.lanes] == [
+    assert [(node.name, node.state, node.source) for node in drawn.nodes] == [
         ("rank 0", "bad", None),
         ("rank 1", "bad", None),
         ("rank 2", "infected", 0),
@@ -60,7 +60,7 @@ def test_every_lane_says_what_message_made_it_bad_and_where_it_was_used() -> Non
         "DP gradient all-reduce<br>finalize",
     ]
     (first,) = [trace for trace in figure.traces if "lines" in trace["mode"]]
-    # three columns fit into 820 pixels beside 260 for words: 186 each; lane 0 has two lines of words
+    # three columns fit into 820 pixels beside 260 for words: 186 each; node 0 has two lines of words
     assert (first["x"][:5], first["y"][:5]) == ([0, 14, 14, 186, None], [52, 52, 104, 104, None])
     assert "dash" not in first["line"]
     assert not figure.layout["showlegend"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.postmortem.rank_table import RankState
-from megatron_nanguard.report.html.pictures.rank_grid import Grid, parallel_grid
+from megatron_nanguard.report.html.pictures.rank_grid import RankGrid, parallel_grid
 from tests.unit.factories import SIZES
 from tests.unit.report.html.factories import LARGE, opened_large_run, row
 
 ROWS = tuple(map(row, range(8)))
 
 
-def shown(grid: Grid) -> list[tuple[str, list[str]]]:
+def shown(grid: RankGrid) -> list[tuple[str, list[str]]]:
     """Rows of a grid as text: "x 4" for a cell, stages one after the other."""
     return [
         (row.name, [f"{cell.symbol} {cell.text}".strip() for stage in row.stages for cell in stage])

@@ -13,14 +13,14 @@ from tests.unit.report.html.factories import demo_incident
 
 
 def marks(figure: Figure | None) -> list[Any]:
-    """Symbol and colour of each kind of mark, and where its marks stand, without what sets marks of one spot apart."""
+    """Symbol and colour of each kind of mark, and where its marks stand, without what sets marks of one slot apart."""
     assert figure is not None
-    phases, lanes = figure.layout["xaxis"]["ticktext"], figure.layout["yaxis"]["ticktext"]
+    phases, rows = figure.layout["xaxis"]["ticktext"], figure.layout["yaxis"]["ticktext"]
     return [
         (
             trace["marker"]["symbol"],
             trace["marker"]["color"],
-            [(lanes[y], phases[int(x)]) for x, y in zip(trace["x"], trace["y"], strict=True)],
+            [(rows[y], phases[int(x)]) for x, y in zip(trace["x"], trace["y"], strict=True)],
         )
         for trace in figure.traces
     ]

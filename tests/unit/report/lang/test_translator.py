@@ -6,24 +6,24 @@ import pytest
 
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.lang import MOST_PHRASES, Speaker
+from megatron_nanguard.report.lang import MOST_PHRASES, Translator
 
 RANK = Phrasing("rank {rank}", {"rank": "5"})
 CALL = Phrasing("{operator} on rank {rank}", {"operator": "log", "rank": "5"})
 
 
 def test_what_was_recorded_is_told_with_its_values() -> None:
-    assert Speaker("zh", {"log on rank 5": CALL}).tell("log on rank 5") == "rank 5 上的 log"
+    assert Translator("zh", {"log on rank 5": CALL}).translate("log on rank 5") == "rank 5 上的 log"
 
 
 def test_a_value_that_was_put_together_is_told_too() -> None:
     told = Phrasing("{call} is finite on another device", {"call": "log on rank 5"})
 
-    assert Speaker("zh", {"x": told, "log on rank 5": CALL}).tell("x") == "rank 5 上的 log 在另一设备上为有限值"
+    assert Translator("zh", {"x": told, "log on rank 5": CALL}).translate("x") == "rank 5 上的 log 在另一设备上为有限值"
 
 
 def test_a_phrase_needs_no_record() -> None:
-    assert Speaker("zh", {}).tell(phrase("Verdict")) == "结论"
+    assert Translator("zh", {}).translate(phrase("Verdict")) == "结论"
 
 
 @pytest.mark.parametrize(
@@ -35,25 +35,25 @@ def test_a_phrase_needs_no_record() -> None:
     ],
 )
 def test_what_cannot_be_told_stays_as_it_is(recorded: Phrasing) -> None:
-    assert Speaker("zh", {"text": recorded}).tell("text") == "text"
+    assert Translator("zh", {"text": recorded}).translate("text") == "text"
 
 
 def test_a_name_that_reads_like_a_label_is_no_label() -> None:
     block = Block(phrase("Notes"), rows=((phrase("module"), "module"),))
 
-    assert Speaker("zh", {}).told(block) == Block("备注", rows=(("模块", "module"),))
+    assert Translator("zh", {}).translated(block) == Block("备注", rows=(("模块", "module"),))
 
 
 def test_english_is_left_alone() -> None:
     block = Block(phrase("Notes"))
 
-    assert Speaker("en", {"Notes": RANK}).told(block) is block
+    assert Translator("en", {"Notes": RANK}).translated(block) is block
 
 
 def test_a_phrase_that_has_itself_inside_comes_to_an_end() -> None:
     twice = Phrasing("{first}; {then}", {"first": "x", "then": "x"})
 
-    told = Speaker("zh", {"x": twice}).tell("x")
+    told = Translator("zh", {"x": twice}).translate("x")
 
     assert told.count("；") == MOST_PHRASES
 
@@ -62,4 +62,4 @@ def test_wide_punctuation_brings_its_own_blanks() -> None:
     who = Phrasing("rank {rank} ({places})", {"rank": "5", "places": "TP 1"})
     told = Phrasing("{ranks} cannot run the step again: {why}", {"ranks": "who", "why": "FSDP"})
 
-    assert Speaker("zh", {"who": who, "x": told}).tell("x") == "rank 5（TP 1）无法重放这一步：FSDP"
+    assert Translator("zh", {"who": who, "x": told}).translate("x") == "rank 5（TP 1）无法重放这一步：FSDP"
