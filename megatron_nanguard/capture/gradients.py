@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.sentinel.before_reduction import BucketNorms
 

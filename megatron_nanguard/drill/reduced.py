@@ -10,7 +10,7 @@ from megatron_nanguard.drill.planted import DrilledModel, PlantedDrill
 from megatron_nanguard.drill.poison import ElementRange
 from megatron_nanguard.drill.targets import find_entries
 from megatron_nanguard.drill.trigger import Trigger
-from megatron_nanguard.megatron_api.buffers import reduced_pieces
+from megatron_nanguard.megatron_api.pieces import reduced_pieces
 
 
 class ReducedDrill(PlantedDrill):

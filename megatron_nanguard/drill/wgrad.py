@@ -10,7 +10,7 @@ from megatron_nanguard.drill.planted import DrilledModel, PlantedDrill
 from megatron_nanguard.drill.poison import ElementRange
 from megatron_nanguard.drill.targets import find_entries
 from megatron_nanguard.drill.trigger import Trigger
-from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+from megatron_nanguard.megatron_api.buffers import local_gradient
 
 
 class WgradDrill(PlantedDrill):

@@ -12,7 +12,7 @@ from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.guarded_run.ward import PASS
 from megatron_nanguard.megatron_api import optimizers
-from megatron_nanguard.megatron_api.dispatch import is_dispatched
+from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
-from megatron_nanguard.megatron_api import buffers
+from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
 from megatron_nanguard.records.parameters import ParameterEntry, layer_of
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
@@ -132,7 +132,7 @@ def _uncounted(entry: ParameterEntry) -> BadParameter:
 def _counted(subject: GuardedOptimizer) -> list[BadParameter]:
     if subject.before.forced_all_reduce:
         return []
-    return count_nonfinite(subject.names, buffers.surviving_local_pieces(subject.chunks))
+    return count_nonfinite(subject.names, surviving_local_pieces(subject.chunks))
 
 
 def _judge(parameter: BadParameter, norm: float, is_bad_after: bool) -> BadParameter:

@@ -1,4 +1,4 @@
-"""What bucket groups and parameters remember between the schedule call and the optimizer, and where gradients are."""
+"""What bucket groups and parameters remember between the schedule call and the optimizer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
+from megatron_nanguard.megatron_api.protocols import BucketGroup, SelfReducingBucket
 
 FIELDS = (
     *("is_last_microbatch", "is_first_batch", "params_with_grad"),
@@ -20,15 +20,6 @@ FIELDS = (
     *("param_gather_handle", "param_gather_dispatched"),
 )
 """Of bucket groups, in 0.8 of buckets and buffers; each release has some of them."""
-
-
-def gradient_tensors(chunks: Sequence[Module]) -> list[Tensor]:
-    """Every tensor in which gradients are added up: the buffers, and from 0.17 on the main grads beside them."""
-    found: list[Tensor] = []
-    for chunk in chunks:
-        for buffer in grad_buffers(chunk):
-            found += [buffer.grad_data, *getattr(buffer, "extra_main_grads", ())]
-    return found
 
 
 def zero_gradients(chunks: Sequence[Any]) -> None:
@@ -61,6 +52,16 @@ def keep(chunks: Sequence[Module]) -> Callable[[], None]:
     return put_back
 
 
+def is_dispatched(group: BucketGroup | SelfReducingBucket) -> bool:
+    """Say whether a reduction was started and not yet waited for: the gradients are no longer this rank's own.
+
+    Source: megatron/core/distributed/param_and_grad_buffer.py: ``grad_reduce_handle``, before 0.10
+        ``communication_handle``; from 0.16 on ``start_grad_sync`` may be called again in the first batch
+    """
+    handle = getattr(group, "grad_reduce_handle", getattr(group, "communication_handle", None))
+    return handle is not None
+
+
 @contextmanager
 def weights_stay(chunks: Sequence[Module]) -> Iterator[None]:
     """No weight is gathered again: that would heal one that went bad after its gathering.
@@ -72,7 +73,7 @@ def weights_stay(chunks: Sequence[Module]) -> Iterator[None]:
     """
     for group in (group for chunk in chunks for group in bucket_groups(chunk)):
         if "param_gather_dispatched" in vars(group):
-            group.param_gather_dispatched, group.param_gather_handle = True, None
+            vars(group).update(param_gather_dispatched=True, param_gather_handle=None)
     configs = {id(config): config for config in (chunk_attribute(chunk, "config") for chunk in chunks)}
     before = [(config, config.param_sync_func) for config in configs.values() if hasattr(config, "param_sync_func")]
     for config, _ in before:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from megatron_nanguard.megatron_api.buffers import Piece
+from megatron_nanguard.megatron_api.pieces import Piece
 from megatron_nanguard.parameters.registry import EntrySegment, ParameterMap, index_in
 from megatron_nanguard.records.parameters import ParameterEntry
 from megatron_nanguard.records.postmortem import BadParameter, Pattern

@@ -7,13 +7,8 @@ from typing import NamedTuple
 
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.buffers import (
-    Piece,
-    grad_buffers,
-    owned_range,
-    parameter_segments,
-    uses_distributed_optimizer,
-)
+from megatron_nanguard.megatron_api.buffers import grad_buffers, owned_range, uses_distributed_optimizer
+from megatron_nanguard.megatron_api.pieces import Piece, parameter_segments
 from megatron_nanguard.parameters.naming import NamedParameter, name_parameters
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.parameters import ParameterEntry

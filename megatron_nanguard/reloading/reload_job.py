@@ -17,7 +17,7 @@ from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host_program, optimizers
-from megatron_nanguard.megatron_api.dispatch import is_dispatched
+from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.patch_points import (
     ESSENTIAL,

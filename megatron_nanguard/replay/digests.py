@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api import rng_tracker
-from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.megatron_api.buffers import gradient_tensors
 from megatron_nanguard.megatron_api.process_state import accumulated_tensors
 
 RUN = 1 << 20

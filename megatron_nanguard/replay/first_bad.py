@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.buffers import bucket_groups, bucket_params, buckets
-from megatron_nanguard.megatron_api.dispatch import is_dispatched
-from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+from megatron_nanguard.megatron_api.bucket_state import is_dispatched
+from megatron_nanguard.megatron_api.buffers import bucket_groups, bucket_params, buckets, local_gradient
 from megatron_nanguard.sentinel.before_reduction import BucketNorms
 
 

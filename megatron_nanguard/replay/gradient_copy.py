@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.device import Device, device_of
-from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.megatron_api.buffers import gradient_tensors
 
 Place = Literal["device", "host", "nowhere"]
 

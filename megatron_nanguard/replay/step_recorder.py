@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.device import Device
-from megatron_nanguard.megatron_api.bucket_state import gradient_tensors
+from megatron_nanguard.megatron_api.buffers import gradient_tensors
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay.batch import vars_of
 from megatron_nanguard.replay.data_iterators import Batch, Recording

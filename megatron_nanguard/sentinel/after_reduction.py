@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatron_nanguard.megatron_api import buffers
-from megatron_nanguard.megatron_api.buffers import Piece
+from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces
 from megatron_nanguard.sentinel.norms import norms_of
 
 
@@ -25,6 +24,6 @@ class AfterReduction:
 
         Sync: none; a constant number of kernels.
         """
-        self.pieces = buffers.reduced_pieces(self._chunks)
+        self.pieces = reduced_pieces(self._chunks)
         data = [piece.data for piece in self.pieces]
         self.norms = norms_of(data) if data else None

@@ -17,7 +17,7 @@ import torch
 from torch.nn import Module, Parameter
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin
 from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing.places.nodes import is_accumulation

@@ -22,8 +22,8 @@ from torch.autograd.graph import Node
 from torch.nn import Module, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import attention_heads
-from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.tracing.catching import Catcher

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.parameter_gradients import LocalGradient, local_gradient
+from megatron_nanguard.megatron_api.buffers import LocalGradient, local_gradient
 from megatron_nanguard.records.postmortem import BadParameter
 from megatron_nanguard.watching.value_checks import is_beyond, pattern_of
 

@@ -17,7 +17,8 @@ import megatron.training.training as host
 from megatron.core.distributed import finalize_model_grads
 
 from megatron_nanguard.cpurun import pretrain_gpt
-from megatron_nanguard.megatron_api.buffers import Piece, grad_buffers, reduced_pieces, surviving_local_pieces
+from megatron_nanguard.megatron_api.buffers import grad_buffers
+from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces, surviving_local_pieces
 from megatron_nanguard.parameters.file import map_file
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from megatron_nanguard.megatron_api.parameter_gradients import local_gradient
+from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.records.trace import GRADIENT_OF
 from megatron_nanguard.tensor_names import dtype_name
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from megatron_nanguard.megatron_api import bucket_state
+from megatron_nanguard.megatron_api.bucket_state import is_dispatched
+from megatron_nanguard.megatron_api.buffers import gradient_tensors
 from tests.unit.megatron_api.chunks import Chunk
 from tests.unit.one_rank import trainer
 
@@ -21,7 +24,7 @@ def test_emptying_moves_the_groups_on_and_they_come_back(megatron: Any) -> None:
     put_back = bucket_state.keep([made.ddp])
     for _ in range(2):
         bucket_state.zero_gradients([made.ddp])
-        assert [float(tensor.abs().sum()) for tensor in bucket_state.gradient_tensors([made.ddp])] == [0.0]
+        assert [float(tensor.abs().sum()) for tensor in gradient_tensors([made.ddp])] == [0.0]
         assert {name: getattr(group, name) for name in before} != before
         put_back()
         assert {name: getattr(group, name) for name in before} == before
@@ -73,8 +76,18 @@ def test_weights_are_gathered_once_and_the_functions_that_gather_come_back() -> 
     assert (under_way.param_gather_dispatched, under_way.param_gather_handle is None) == (False, False)
 
 
-def test_gradients_beside_the_buffer_count_too() -> None:
-    chunk = Chunk()
-    chunk.buffer.extra_main_grads = [torch.ones(2)]
-    assert [tensor.numel() for tensor in bucket_state.gradient_tensors([chunk])] == [16, 2]
-    assert bucket_state.gradient_tensors([torch.nn.Linear(1, 1)]) == []
+def test_a_reduction_is_on_its_way_from_its_start_to_its_end(megatron: Any) -> None:
+    made = trainer(ddp={"overlap_grad_reduce": True})
+    made.forward_backward()
+    (group,) = made.ddp.bucket_groups
+    assert not is_dispatched(group)
+    made.ddp.zero_grad_buffer()
+    group.start_grad_sync()
+    assert is_dispatched(group)
+    group.finish_grad_sync()
+    assert not is_dispatched(group)
+
+
+@pytest.mark.parametrize("handle", [None, object()])
+def test_before_0_10_the_handle_has_another_name(handle: object) -> None:
+    assert is_dispatched(SimpleNamespace(communication_handle=handle)) is (handle is not None)

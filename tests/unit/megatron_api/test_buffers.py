@@ -1,101 +1,24 @@
+"""Buckets and bucket groups of a chunk, and the gradient of one parameter wherever it lies."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import torch
-from torch.nn import Linear, Module
+from torch.distributed import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Shard
+from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.buffers import (
-    NO_BUFFER,
-    Piece,
+    UNKNOWN_START,
+    LocalGradient,
     bucket_groups,
     buckets,
-    parameter_segments,
-    reduced_pieces,
-    surviving_local_pieces,
+    gradient_tensors,
+    local_gradient,
 )
-from tests.unit.megatron_api.chunks import Chunk, Group
-
-
-def facts(pieces: list[Piece]) -> list[tuple[int, int, list[float]]]:
-    """Bucket, start and elements of each piece."""
-    return [(piece.bucket, piece.start, piece.data.tolist()) for piece in pieces]
-
-
-def test_plain_ddp_is_one_piece_per_buffer() -> None:
-    assert facts(reduced_pieces([Chunk(rank=1, size=2)])) == [(-1, 0, [float(i) for i in range(16)])]
-
-
-def test_the_distributed_optimizer_consumes_its_shard_of_each_bucket() -> None:
-    pieces = reduced_pieces([Chunk(rank=1, size=2, distributed=True)])
-    assert facts(pieces) == [(0, 6, [6, 7, 8, 9, 10, 11]), (1, 14, [14, 15])]
-
-
-def test_pieces_are_views_of_the_buffer() -> None:
-    chunk = Chunk(rank=1, size=2, distributed=True)
-    reduced_pieces([chunk])[1].data[0] = -1
-    assert chunk.buffer.grad_data[14] == -1
-
-
-def test_a_main_grad_outside_the_buffer_stands_for_its_place() -> None:
-    chunk = Chunk(rank=1, size=2, distributed=True)
-    chunk.a.main_grad_copy_in_grad_buffer = chunk.a.main_grad
-    chunk.a.main_grad = torch.tensor([[100.0, 101.0, 102.0], [103.0, 104.0, 105.0]])
-    assert facts(reduced_pieces([chunk])) == [(0, 6, [102, 103, 104, 105]), (1, 14, [14, 15])]
-
-
-def test_other_shards_keep_local_values() -> None:
-    pieces = surviving_local_pieces([Chunk(rank=1, size=2, distributed=True)])
-    assert facts(pieces) == [(0, 0, [0, 1, 2, 3, 4, 5]), (1, 12, [12, 13])]
-
-
-def test_plain_ddp_keeps_no_local_value() -> None:
-    assert surviving_local_pieces([Chunk(rank=1, size=2)]) == []
-
-
-def test_a_buffer_that_nobody_shares_keeps_all() -> None:
-    pieces = surviving_local_pieces([Chunk(distributed=True)])
-    assert facts(pieces) == [(0, 0, [float(i) for i in range(12)]), (1, 12, [12, 13, 14, 15])]
-
-
-def test_a_second_optimizer_instance_shares_what_one_rank_owns() -> None:
-    assert surviving_local_pieces([Chunk(distributed=True, instances=2)]) == []
-
-
-def test_a_step_that_reduces_whole_buckets_keeps_no_local_value() -> None:
-    chunk = Chunk(rank=1, size=2, distributed=True)
-    chunk.force_all_reduce = True
-    assert surviving_local_pieces([chunk]) == []
-
-
-def test_what_tensor_parallel_ranks_add_up_is_not_local() -> None:
-    chunk = Chunk(rank=1, size=2, distributed=True)
-    chunk.tp_group = Group(0, 2)
-    chunk.b.sequence_parallel = True
-    assert facts(surviving_local_pieces([chunk])) == [(0, 4, [4, 5]), (1, 12, [12, 13])]
-
-
-def test_segments_leave_padding_out_and_count_inside_the_parameter() -> None:
-    chunk = Chunk(rank=1, size=2, distributed=True)
-    own, _ = reduced_pieces([chunk])
-    assert parameter_segments([chunk], own) == [(chunk.a, 0, 4, 2)]
-    whole = Piece(0, 0, -1, 0, chunk.buffer.grad_data)
-    assert parameter_segments([chunk], whole) == [(chunk.b, 0, 3, 0), (chunk.a, 4, 10, 0), (chunk.c, 12, 16, 0)]
-
-
-def test_segments_find_the_chunk_of_the_piece() -> None:
-    chunks = [Chunk(), Chunk(rank=0, size=2, distributed=True)]
-    last = reduced_pieces(chunks)[-1]
-    assert (last.chunk, last.start) == (1, 12)
-    assert [segment.param for segment in parameter_segments(chunks, last)] == [chunks[1].c]
-
-
-def test_a_chunk_without_buffers_is_one_piece_per_gradient() -> None:
-    model = Linear(2, 2)
-    model.bias.grad = torch.tensor([5.0, 6.0])
-    (piece,) = reduced_pieces([model])
-    assert (piece.buffer, piece.start, piece.data.tolist()) == (NO_BUFFER, 0, [5, 6])
-    assert parameter_segments([model], piece) == [(model.bias, 0, 2, 0)]
+from tests.unit.megatron_api.chunks import Chunk
+from tests.unit.megatron_api.fake_world import fake_world
 
 
 def test_bucket_groups_of_both_parameter_kinds() -> None:
@@ -108,3 +31,44 @@ def test_bucket_groups_of_both_parameter_kinds() -> None:
 def test_before_bucket_groups_a_bucket_communicates_for_itself() -> None:
     chunk = Chunk()
     assert [buckets(group) for group in bucket_groups(chunk)] == [[bucket] for bucket in chunk.buffer.buckets]
+
+
+def test_gradients_beside_the_buffer_count_too() -> None:
+    chunk = Chunk()
+    chunk.buffer.extra_main_grads = [torch.ones(2)]
+    assert [tensor.numel() for tensor in gradient_tensors([chunk])] == [16, 2]
+    assert gradient_tensors([torch.nn.Linear(1, 1)]) == []
+
+
+def test_no_gradient_yet() -> None:
+    assert local_gradient(Parameter(torch.zeros(2))) is None
+
+
+def test_main_grad_goes_before_grad() -> None:
+    param = Parameter(torch.zeros(2, 2))
+    param.grad = torch.zeros(2, 2)
+    param.main_grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    gradient = local_gradient(param)
+    assert gradient is not None
+    assert (gradient.data.tolist(), gradient.start) == ([1, 2, 3, 4], 0)
+
+
+def sharded(placement: Placement, rank: int) -> LocalGradient:
+    """Gradient of a 5 x 4 parameter over three ranks, as FSDP2 cuts it: rows 0 and 1, rows 2 and 3, row 4."""
+    rows = (2, 2, 1)[rank]
+    with fake_world(rank, size=3):
+        mesh = init_device_mesh("cpu", (3,))
+        param = Parameter(torch.zeros(5, 4))
+        param.main_grad = DTensor.from_local(torch.ones(rows, 4), mesh, [placement], shape=(5, 4), stride=(4, 1))
+        gradient = local_gradient(param)
+    assert gradient is not None
+    return gradient
+
+
+def test_the_rows_of_a_later_rank_begin_inside_the_parameter() -> None:
+    assert [sharded(Shard(0), rank).start for rank in range(3)] == [0, 8, 16]
+    assert sharded(Shard(0), 2).data.numel() == 4
+
+
+def test_another_sharding_does_not_tell_where_the_part_begins() -> None:
+    assert sharded(Partial(), 0).start == UNKNOWN_START

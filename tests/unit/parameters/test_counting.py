@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from megatron_nanguard.megatron_api.buffers import reduced_pieces, surviving_local_pieces
+from megatron_nanguard.megatron_api.pieces import reduced_pieces, surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.postmortem import BadParameter
