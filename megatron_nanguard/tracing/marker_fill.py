@@ -1,18 +1,31 @@
-"""A pass in which all fresh memory holds the marker, and nothing else is different: does the fault come back?"""
+"""Marker fill: write a NaN of known bits into fresh memory, so that memory read before it is written can be recognized.
+
+Compare bits before any arithmetic: arithmetic is free to return another NaN.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatron_nanguard.tracing import marker
 from megatron_nanguard.tracing.recording.operators import is_empty
+
+_MARKER: Final[Mapping[torch.dtype, tuple[torch.dtype, int]]] = {
+    torch.float64: (torch.int64, 0x7FF8DEADBEEF0001),
+    torch.float32: (torch.int32, 0x7FC0DEAD),
+    torch.bfloat16: (torch.int16, 0x7FD5),
+    torch.float16: (torch.int16, 0x7ED5),
+}
 
 
 class MarkerFill(TorchDispatchMode):
-    """Fills what every ``empty`` hands out. A step that reads memory nobody wrote turns bad; a sound one stays sound.
+    """Fill the memory that every ``empty`` returns, and change nothing else.
+
+    A step that reads memory before it is written becomes NaN; any other step keeps its bits.
 
     Sync: none.
     """
@@ -24,11 +37,31 @@ class MarkerFill(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled helpers stay compiled: run eagerly they would give other bits."""
+        """Keep compiled functions compiled: run eagerly they would give other bits."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if is_empty(func) and isinstance(result, Tensor) and result.is_contiguous():
-            marker.fill(result)
+            fill_with_marker(result)
         return result
+
+
+def fill_with_marker(tensor: Tensor) -> None:
+    """Write the marker into every element; a tensor of a dtype without a marker keeps its values."""
+    if tensor.dtype in _MARKER and tensor.numel():
+        integer, bits = _MARKER[tensor.dtype]
+        tensor.detach().view(integer).fill_(bits)
+
+
+def count_markers(tensor: Tensor) -> Tensor | None:
+    """Count the elements that still hold the marker.
+
+    Returns:
+        int64 [] on the tensor's device; None for a dtype without a marker.
+    Sync: none.
+    """
+    if tensor.dtype not in _MARKER:
+        return None
+    integer, bits = _MARKER[tensor.dtype]
+    return (tensor.detach().view(integer) == bits).sum()

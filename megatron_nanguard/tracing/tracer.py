@@ -28,12 +28,12 @@ from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.tracing.catching import Catcher
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
+from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, module_of
+from megatron_nanguard.tracing.places.nodes import gradient_names, is_autograd_function
 from megatron_nanguard.tracing.places.step_place import Step, StepPlace
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
-from megatron_nanguard.tracing.recording.external_tensors import ExternalTensors, module_of
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.recorder import EventRecorder
-from megatron_nanguard.tracing.regions import gradient_names, is_region
 from megatron_nanguard.tracing.walking.rank_trace import summarize
 
 _Result = TypeVar("_Result")
@@ -213,7 +213,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield name, gradient.data
 
     def _node_made(self, node: Node) -> None:
-        if self._whereabouts.is_traced and is_region(node):
+        if self._whereabouts.is_traced and is_autograd_function(node):
             node.register_hook(self._region_left)
 
     def _region_left(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:

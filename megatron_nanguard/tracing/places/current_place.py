@@ -12,6 +12,7 @@ from torch.autograd.graph import Node
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.records.trace import Phase
+from megatron_nanguard.tracing.places.external_tensors import module_of
 from megatron_nanguard.tracing.places.module_stack import ModuleStack
 from megatron_nanguard.tracing.places.nodes import (
     Nodes,
@@ -23,7 +24,6 @@ from megatron_nanguard.tracing.places.nodes import (
 )
 from megatron_nanguard.tracing.places.source_lines import SourceLines, backward_line
 from megatron_nanguard.tracing.places.step_place import ForwardPlace, Step, StepPlace
-from megatron_nanguard.tracing.recording.external_tensors import module_of
 from megatron_nanguard.tracing.recording.operators import Operator
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch.autograd import graph
+from torch.autograd.function import _SingleLevelFunction
 from torch.autograd.graph import Node
 
 from megatron_nanguard.tracing.places.step_place import ForwardPlace
@@ -116,3 +118,33 @@ def is_accumulation(node: Node) -> bool:
 def short_name(node: Node) -> str:
     """Name of a node without its C++ namespace."""
     return node.name().rpartition("::")[2]
+
+
+def is_autograd_function(node: Node) -> bool:
+    """Whether the node runs the backward of an autograd.Function written in Python."""
+    return hasattr(node, "_forward_cls")
+
+
+def gradient_names(node: Any) -> list[str]:
+    """Name each gradient that the running node hands on, in the order in which a hook on the node gets them.
+
+    A hook gets one per tensor argument; which arguments those are shows only in those that want a gradient.
+    """
+    arguments = _argument_names(node._forward_cls)
+    wanted = iter([index for index, wants in enumerate(node.needs_input_grad) if wants])
+    names = []
+    for position, (following, _) in enumerate(node.next_functions):
+        argument = next(wanted, None) if following is not None else None
+        if argument is None:
+            names.append(str(position))
+        else:
+            names.append(f"grad of {arguments[argument] if argument < len(arguments) else argument}")
+    return names
+
+
+def _argument_names(function: Any) -> list[str]:
+    """Names of the forward's positional arguments, the context left out."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in inspect.signature(function.forward).parameters.values() if p.kind in kinds]
+    has_context = function.setup_context is _SingleLevelFunction.setup_context
+    return names[1:] if has_context else names

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import NUMBER, MessageContents, TensorFacts
+from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.lineage import Writer
-from megatron_nanguard.tracing.recording.nonfinite_flags import Slot
+from megatron_nanguard.tracing.recording.nonfinite_flags import Slot, pattern
 
 
 class EventKind(enum.Enum):
@@ -48,6 +49,15 @@ class TracedOutput(NamedTuple):
     def of(cls, tensor: Tensor, slot: Slot | None) -> TracedOutput:
         """What is kept of a tensor."""
         return cls(slot, tuple(tensor.shape), tensor.dtype)
+
+    def facts(self, name: str, bits: int) -> TensorFacts:
+        """Describe the tensor by its flag alone.
+
+        Args:
+            name: of the argument or output.
+            bits: what the flag says; 0 is finite.
+        """
+        return TensorFacts(name, self.shape, dtype_name(self.dtype), pattern(bits))
 
 
 class TracedRead(NamedTuple):

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from megatron_nanguard.records.trace import MessageContents, Phase, TensorFacts
 from megatron_nanguard.tensor_names import tensors_in
-from megatron_nanguard.tracing import marker
 from megatron_nanguard.tracing.catching import Catcher
+from megatron_nanguard.tracing.marker_fill import count_markers, fill_with_marker
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
+from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, ModelMemory, describe
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.events import EventKind, Sent, TracedEvent, TracedOutput, TracedRead
-from megatron_nanguard.tracing.recording.external_tensors import ExternalTensors, ModelMemory, describe
 from megatron_nanguard.tracing.recording.lineage import Lineage, Range, Writer
 from megatron_nanguard.tracing.recording.messages import CollectiveCall, Messages, Named, can_hold_values, phase_of
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, can_be_bad
@@ -191,7 +191,7 @@ class EventRecorder:
         event = self._event("unseen write", EventKind.FILLED, handed_out.place, reads)
         event.first_used = self._where.place()
         if self._fills_with_marker:
-            event.marked = marker.count(tensor)
+            event.marked = count_markers(tensor)
         return self._wrote(event, tensor, self.flags.put(tensor))
 
     def _from_outside(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
@@ -247,7 +247,7 @@ class EventRecorder:
     def _handed_out(self, operator: Operator, tensor: Tensor) -> None:
         event = self._event(operator.label, EventKind.EMPTY, self._where.place(), [])
         if self._fills_with_marker:
-            marker.fill(tensor)
+            fill_with_marker(tensor)
         self._wrote(event, tensor, None)
 
     def _numel(self, writer: Writer) -> int:

@@ -9,12 +9,11 @@ from typing import Final
 import torch
 
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, TensorFacts, TracedOrigin
-from megatron_nanguard.tensor_names import dtype_name
+from megatron_nanguard.tracing.places.external_tensors import module_of
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedOutput, TracedRead
-from megatron_nanguard.tracing.recording.external_tensors import module_of
 from megatron_nanguard.tracing.recording.lineage import Writer
-from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, pattern
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN
 from megatron_nanguard.tracing.walking.walk import Walk
 
 _LONGEST_PATH: Final = 200
@@ -115,7 +114,7 @@ def _output_facts(walk: Walk, place: Writer, output_names: Mapping[Writer, str])
     name = output_names.get(place) or _weight_gradient(walk, place) or str(place.output)
     if place.output < len(event.output_facts):
         return replace(event.output_facts[place.output], name=name)
-    return _facts(name, output, walk.value(place))
+    return output.facts(name, walk.value(place))
 
 
 def _weight_gradient(walk: Walk, place: Writer) -> str:
@@ -135,12 +134,8 @@ def _inputs(walk: Walk, event: TracedEvent) -> tuple[TensorFacts, ...]:
     if event.kind is EventKind.LOOKED:
         # What was looked at is what came out; what went in passed the dispatcher by.
         return ()
-    seen = event.input_facts or [_facts(read.name, read.seen, walk.read_value(read)) for read in event.reads]
+    seen = event.input_facts or [read.seen.facts(read.name, walk.read_value(read)) for read in event.reads]
     return (*seen, *event.other_facts)[:_MOST_INPUTS]
-
-
-def _facts(name: str, output: TracedOutput, value: int) -> TensorFacts:
-    return TensorFacts(name, output.shape, dtype_name(output.dtype), pattern(value))
 
 
 def _overwritten_input(walk: Walk, place: Writer) -> tuple[TracedRead, TensorFacts] | None:
@@ -179,7 +174,7 @@ def _sent_unseen(walk: Walk, place: Writer) -> TracedOrigin:
         kind=OriginKind.UNSEEN,
         operator=f"what {event.operator} sent",
         place=event.place.record(),
-        outputs=(_facts(read.name, read.seen, walk.value(place)),),
+        outputs=(read.seen.facts(read.name, walk.value(place)),),
         path=_path(walk, place),
     )
 

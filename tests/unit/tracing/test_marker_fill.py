@@ -1,10 +1,55 @@
-"""Fresh memory holds the marker in this pass; everything else is as it was."""
+"""Marker fill: bits that survive copying and differ from any other NaN, and a pass in which fresh memory holds them."""
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 
-from megatron_nanguard.tracing.marker_fill import MarkerFill
+from megatron_nanguard.tracing.marker_fill import MarkerFill, count_markers, fill_with_marker
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_marker_is_a_nan_that_is_counted(dtype: torch.dtype) -> None:
+    tensor = torch.empty(3, 4, dtype=dtype)
+    fill_with_marker(tensor)
+    assert tensor.isnan().all()
+    tensor[1, :3] = 1.0
+    num_markers = count_markers(tensor)
+    assert num_markers is not None
+    assert int(num_markers) == 9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_another_nan_is_not_the_marker(dtype: torch.dtype) -> None:
+    num_markers = count_markers(torch.full((5,), math.nan, dtype=dtype))
+    assert num_markers is not None
+    assert int(num_markers) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_marker_survives_copies_and_views(dtype: torch.dtype) -> None:
+    tensor = torch.empty(4, 4, dtype=dtype)
+    fill_with_marker(tensor)
+    num_markers = count_markers(torch.cat([tensor.t().clone(), torch.ones(1, 4, dtype=dtype)]))
+    assert num_markers is not None
+    assert int(num_markers) == 16
+
+
+def test_strided_memory_is_filled() -> None:
+    tensor = torch.empty_strided((2, 3), (1, 2))
+    fill_with_marker(tensor)
+    assert tensor.isnan().all()
+
+
+def test_other_dtypes_are_left_alone() -> None:
+    tensor = torch.zeros(3, dtype=torch.int32)
+    fill_with_marker(tensor)
+    assert tensor.tolist() == [0, 0, 0]
+    assert count_markers(tensor) is None
 
 
 def test_memory_that_nobody_writes_turns_out_nan() -> None:

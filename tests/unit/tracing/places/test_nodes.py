@@ -1,13 +1,22 @@
-"""Nodes by number, where torch has no hook on making them: numbers count per thread."""
+"""Nodes by number, where torch has no hook on creating them, and the names of the gradients a node returns."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 from torch.autograd.graph import Node
 
-from megatron_nanguard.tracing.places.nodes import NumberedNodes, is_accumulation, short_name
+from megatron_nanguard.tracing.places.nodes import (
+    NumberedNodes,
+    gradient_names,
+    is_accumulation,
+    is_autograd_function,
+    short_name,
+)
 from megatron_nanguard.tracing.places.step_place import ForwardPlace, Step
 
 
@@ -62,3 +71,59 @@ def test_names() -> None:
     leaf = node.next_functions[0][0]
     assert short_name(leaf) == "AccumulateGrad"
     assert (is_accumulation(node), is_accumulation(leaf)) == (False, True)
+
+
+class Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, causal: bool, q: Tensor, k: Tensor, scale: float, v: Tensor) -> Tensor:
+        return q + k + v
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, grad, grad, None, grad
+
+
+class SetUpApart(torch.autograd.Function):
+    @staticmethod
+    def forward(q: Tensor, k: Tensor) -> Tensor:
+        return q + k
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad, grad
+
+
+class AnyNumber(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        return tensors[0] + tensors[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad, grad
+
+
+WANTS, PLAIN = torch.ones(2, requires_grad=True), torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "names"),
+    [
+        (Attend, (True, WANTS, WANTS, 0.5, WANTS), ["grad of q", "grad of k", "grad of v"]),
+        (Attend, (True, WANTS, PLAIN, 0.5, WANTS), ["grad of q", "1", "grad of v"]),
+        (SetUpApart, (WANTS, WANTS), ["grad of q", "grad of k"]),
+        (AnyNumber, (WANTS, WANTS), ["grad of 0", "grad of 1"]),
+    ],
+)
+def test_gradients_of_a_function_are_named_after_its_arguments(function: Any, args: Any, names: list[str]) -> None:
+    node = function.apply(*args).grad_fn
+    assert is_autograd_function(node)
+    assert gradient_names(node) == names
+
+
+def test_node_of_an_operator_runs_no_function() -> None:
+    assert not is_autograd_function((WANTS * 2).grad_fn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from megatron_nanguard.tracing.recording.external_tensors import ExternalTensors, ModelMemory, describe
+from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, ModelMemory, describe
 
 
 def model_and_outside() -> tuple[nn.Module, ExternalTensors]:
