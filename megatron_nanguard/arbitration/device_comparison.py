@@ -8,8 +8,8 @@ import orjson
 import torch
 
 from megatron_nanguard.arbitration import repro
+from megatron_nanguard.arbitration.bundle import allowed_operator
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.arbitration.operators import allowed_operator
 from megatron_nanguard.arbitration.packing import describe_output
 from megatron_nanguard.arbitration.references import reference_for
 from megatron_nanguard.arbitration.repetition import CANNOT_RUN, Outputs, first_line, outcome, refer

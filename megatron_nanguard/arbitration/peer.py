@@ -16,9 +16,8 @@ from typing import Final
 import torch
 
 from megatron_nanguard.arbitration import repro
-from megatron_nanguard.arbitration.bundle import read_bundle, write_bundle
+from megatron_nanguard.arbitration.bundle import allowed_operator, read_bundle, write_bundle
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.arbitration.operators import allowed_operator
 from megatron_nanguard.arbitration.repetition import CANNOT_RUN, first_line, run_once, whole
 from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError

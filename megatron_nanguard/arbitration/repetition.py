@@ -9,11 +9,12 @@ from typing import Any, Final
 import orjson
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.arbitration import repro
-from megatron_nanguard.arbitration.alone import Alone
-from megatron_nanguard.arbitration.call_catcher import CaughtCall
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, COMMUNICATION, CaughtCall
 from megatron_nanguard.arbitration.references import reference_for
+from megatron_nanguard.arbitration.repro import CannotRun
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.arbitration import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer
 from megatron_nanguard.records.bundle import SavedCall
@@ -190,3 +191,24 @@ def _same_generator(plain: Json, device: torch.device) -> Iterator[None]:
         yield
     finally:
         device_of(device.type).set_rng_state(state)
+
+
+class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every communication raises CannotRun before it begins."""
+
+    def __init__(self) -> None:
+        """Nothing to choose."""
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave compiled helpers compiled: their kernels are what is run again."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run what is no communication."""
+        if getattr(func, "namespace", "") in COMMUNICATION:
+            raise CannotRun(COMMUNICATES)
+        return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""A rank's model and optimizer as named tensors: the live ones, to be written out or written over.
+"""Model, optimizer and gradients of this rank as named tensors, to save them, to load them and to compare them.
 
 parameter/decoder.layers.3.mlp.linear_fc1.weight   buffer/decoder.layers.3.mlp.router.expert_bias
 optimizer/optimizer 0, group 1, parameter 2/exp_avg
@@ -16,13 +16,14 @@ from torch.nn import Module
 from megatron_nanguard.capture.tensor_file import can_hold
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import optimizer_state
+from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import unwrap
+from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.sentinel.before_reduction import BucketNorms
 
 PARAMETER, BUFFER, OPTIMIZER = "parameter/", "buffer/", "optimizer/"
-SHOWN = 3
-"""Names in a message."""
 
 Buffers = Mapping[tuple[Module, str], "Tensor | None"]
 """Contents of buffers at an earlier moment, by module and name there."""
@@ -109,5 +110,33 @@ def _modules(chunks: Sequence[Module]) -> dict[str, Module]:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def gradients_by_name(names: ParameterMap) -> dict[str, Tensor]:
+    """Each gradient as it stands now, flat; parameters without one are left out."""
+    found = {entry.name: local_gradient(names.parameter(entry)) for entry in names.entries}
+    return {name: gradient.data for name, gradient in found.items() if gradient is not None}
+
+
+def norms_by_name(buckets: Sequence[BucketNorms], names: ParameterMap) -> dict[str, float]:
+    """Norms that were taken before the reduction, where there is one per parameter.
+
+    Sync: one host read per bucket.
+    """
+    found: dict[str, float] = {}
+    for bucket in buckets:
+        if len(bucket.norms) == len(bucket.params):
+            values = bucket.norms.tolist()
+            found |= {names.entry(param).name: norm for param, norm in zip(bucket.params, values, strict=True)}
+    return found
+
+
+def state_bytes(chunks: Sequence[Module], names: ParameterMap, optimizer: Any) -> int:
+    """Bytes that model and optimizer of this rank take in a file.
+
+    Before its first step Adam has no moments; they are counted as two tensors of the size of each main parameter.
+    """
+    now = sum(tensor.nbytes for tensor in live_state(chunks, names, optimizer).values())
+    return now + sum(2 * one.main.nbytes for one in optimizer_parameters(optimizer) if not one.state)

@@ -1,4 +1,4 @@
-"""Write a safetensors file one tensor at a time: a rank's state need not fit into host memory a second time.
+"""Write a safetensors file one tensor at a time, so that host memory need not hold a second copy of a rank's state.
 
 8 bytes: length of the header | header, JSON: {"weight": {"dtype": "BF16", "shape": [4, 2], "data_offsets": [0, 16]}}
 | the elements of all tensors, row by row, in the order of the header
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -47,6 +48,17 @@ def can_hold(tensor: Tensor) -> bool:
 def file_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Size of the file that `write_tensors` makes of these."""
     return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
+
+
+def free_bytes(directory: Path) -> int:
+    """Free bytes on the disk that holds a directory, or will hold it."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return shutil.disk_usage(there).free
+
+
+def in_words(num_bytes: int) -> str:
+    """3221225472 -> "3.00 GiB"."""
+    return f"{num_bytes / 2**30:.2f} GiB"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from megatron_nanguard.capture.room import in_words
+from megatron_nanguard.capture.tensor_file import in_words
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 
 log = logging.getLogger("megatron_nanguard")

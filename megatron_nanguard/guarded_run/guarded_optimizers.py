@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from megatron_nanguard.capture.room import state_bytes
+from megatron_nanguard.capture.model_state import state_bytes
 from megatron_nanguard.device import SATURATION_WARNING
 from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.errors import DrillError

@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from megatron_nanguard.capture import Captured, without_tensors
-from megatron_nanguard.capture.room import free_bytes, in_words
-from megatron_nanguard.capture.tensor_file import write_tensors
+from megatron_nanguard.capture.tensor_file import free_bytes, in_words, write_tensors
 from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.capture import Captured, random_states, without_tensors
-from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.leaves import Batcher
-from megatron_nanguard.capture.model_state import live_state, split
+from megatron_nanguard.capture.model_state import gradients_by_name, live_state, norms_by_name, split
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers

@@ -6,7 +6,7 @@ decision point        gradients are compared; every rank says how they compare a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.coordination.voting_ranks import Voters
-from megatron_nanguard.errors import ReplayError
+from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
@@ -31,7 +31,9 @@ from megatron_nanguard.patch_points import (
 )
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine
-from megatron_nanguard.reloading.arguments import changed_arguments
+from megatron_nanguard.postmortem.job_history import of_the_job
+from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
+from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.reloading.step import ReloadedStep, reload_step
 from megatron_nanguard.sentinel import BeforeReduction
 
@@ -141,3 +143,48 @@ class ReloadJob:
     def _optimizer_of(self, chunks: Sequence[Any]) -> Any:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
         return next((optimizer for optimizer, _ in known), None)
+
+
+def command_line(incident: Path, given: Sequence[str]) -> list[str]:
+    """The script to run and its arguments.
+
+    Args:
+        incident: directory of the incident.
+        given: a script with all its arguments; or arguments to add to those of the run, where the last one wins.
+    Raises:
+        PostmortemError: the run's command line is not known here.
+    """
+    if given and not given[0].startswith("-"):
+        return list(given)
+    recorded = _fingerprint(incident).command_line
+    if not recorded:
+        raise PostmortemError(f"{_path(incident)} has no command line; give the script and its arguments after DIR")
+    if not Path(recorded[0]).exists():
+        raise PostmortemError(
+            f"the run's script {recorded[0]} is not here; go to the directory it was started in, or give a script and "
+            "its arguments after DIR"
+        )
+    return [*recorded, *given]
+
+
+def changed_arguments(incident: Path) -> Iterator[str]:
+    """One line per argument that is not what it was in the run; none where either is not known."""
+    mine = host_program.arguments()
+    if mine is None or not _path(incident).exists():
+        return
+    before, now = of_the_job(_fingerprint(incident).arguments), of_the_job(vars(mine))
+    for name in sorted(before.keys() | now.keys()):
+        seen, was = str(now.get(name)), before.get(name)
+        if seen != was:
+            yield f"argument {name} is {seen} here, it was {was}"
+
+
+def _path(incident: Path) -> Path:
+    return incident.absolute().parents[1] / FINGERPRINT_NAME
+
+
+def _fingerprint(incident: Path) -> Fingerprint:
+    path = _path(incident)
+    if not path.exists():
+        raise PostmortemError(f"{path} is not there; give the script and its arguments after DIR")
+    return read_record(Fingerprint, path)

@@ -14,8 +14,8 @@ from typing import Any
 from torch.nn import Module
 
 from megatron_nanguard.capture import Captured, random_states, read
-from megatron_nanguard.capture.gradients import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.leaves import put_together
+from megatron_nanguard.capture.model_state import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.model_state import put_back as put_state_back
 from megatron_nanguard.device import Device, device_of
 from megatron_nanguard.errors import ReplayError
@@ -27,7 +27,7 @@ from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.reloading.comparison import Comparison
-from megatron_nanguard.replay.batch import copied
+from megatron_nanguard.replay.data_iterators import copied
 from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.sentinel.before_reduction import BucketNorms
 from megatron_nanguard.topology.coordinates import read as read_coordinates

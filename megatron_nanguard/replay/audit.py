@@ -19,8 +19,7 @@ from megatron_nanguard.megatron_api.optimizer_state import OptimizerParameter, o
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding, AuditKind
-from megatron_nanguard.replay.batch import vars_of
-from megatron_nanguard.replay.data_iterators import Batch
+from megatron_nanguard.replay.data_iterators import Batch, vars_of
 from megatron_nanguard.tensor_names import named_tensors
 
 OWNED_ELSEWHERE = "where it is bad, other ranks own it"

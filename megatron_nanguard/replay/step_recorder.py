@@ -13,8 +13,7 @@ from torch.nn import Module
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.buffers import gradient_tensors
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.replay.batch import vars_of
-from megatron_nanguard.replay.data_iterators import Batch, Recording
+from megatron_nanguard.replay.data_iterators import Batch, Recording, vars_of
 from megatron_nanguard.replay.snapshot import Snapshot
 from megatron_nanguard.tensor_names import named_tensors
 

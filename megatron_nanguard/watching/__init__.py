@@ -5,8 +5,8 @@ grad_output was finite; saved in nanguard/runs/20260301T101500Z-1f2e/watch/rank0
 """
 
 from megatron_nanguard.watching.bad_values import BadValues
-from megatron_nanguard.watching.by_hand import Watch, watch
 from megatron_nanguard.watching.gradient_check import check_grads
+from megatron_nanguard.watching.manual_watch import Watch, watch
 from megatron_nanguard.watching.watcher import Watcher
 
 __all__ = ["BadValues", "Watch", "Watcher", "check_grads", "watch"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.trace import TensorFacts
 
 WatchPhase = Literal["forward", "recompute", "backward"]
@@ -49,6 +52,16 @@ class BadValues:
             parts.append(f"{into} was {state}" if self.phase == "backward" else f"{into}s were {state}")
         call = f", call {self.call}" if self.call else ""
         return f"{self.phase} of {self.module or 'the model'}{call}: {'; '.join(parts)}"
+
+    def save(self, path: Path) -> None:
+        """Write the file; `torch.load(path, weights_only=True)` reads it.
+
+        Raises:
+            OSError: the directory cannot be made or the file not written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            torch.save(self.content(), file)
 
     def content(self) -> dict[str, Any]:
         """The file's content: plain values and tensors, which `torch.load` takes with `weights_only`."""

@@ -12,7 +12,6 @@ from torch.nn import Module
 
 from megatron_nanguard.watching.bad_values import BadValues
 from megatron_nanguard.watching.module_hooks import Guarded, ModuleHooks
-from megatron_nanguard.watching.saving import save
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -77,7 +76,7 @@ class Watcher:
         self.hit = hit
         path = self._directory / "watch" / f"rank{self._rank:05d}_step{hit.step:08d}.pt"
         try:
-            save(hit, path)
+            hit.save(path)
             outcome = f"saved in {path}"
         except OSError as error:
             outcome = f"not saved: {path}: {error.strerror or error}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 
 from megatron_nanguard.arbitration.call_catcher import uncaught
-from megatron_nanguard.arbitration.repetition import arbitrate, refer, repeat
+from megatron_nanguard.arbitration.repetition import Alone, arbitrate, refer, repeat
+from megatron_nanguard.arbitration.repro import CannotRun
 from megatron_nanguard.records.arbitration import Arbitration, PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch
 
@@ -124,3 +127,13 @@ def test_a_kernel_that_overflows_on_the_way_is_told_from_a_result_out_of_range()
 
     assert call.saved.outputs[0].positive_inf == 1
     assert refer(call, torch.float64) == ("finite", False)
+
+
+def test_a_collective_is_refused_before_it_begins(world_of_one: None) -> None:
+    x = torch.ones(2)
+
+    with Alone(), pytest.raises(CannotRun, match=r"^a communication needs its group$"):
+        dist.all_reduce(x)
+
+    with Alone():
+        assert torch.equal(x * 2, torch.full((2,), 2.0))

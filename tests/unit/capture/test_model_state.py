@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.capture.model_state import live_state, put_back, split
+from megatron_nanguard.capture.model_state import (
+    gradients_by_name,
+    live_state,
+    norms_by_name,
+    put_back,
+    split,
+    state_bytes,
+)
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.sentinel import BeforeReduction
 from megatron_nanguard.topology.coordinates import read
 from tests.unit.one_rank import Trainer, trainer
 
@@ -126,3 +134,33 @@ def test_only_a_few_names_are_listed(megatron: Any) -> None:
     saved = {**state_of(made), **{f"buffer/x{number}": torch.ones(1) for number in range(5)}}
     with pytest.raises(ReplayError, match=r"lacks buffer/x0, buffer/x1, buffer/x2 and 2 more; build"):
         put_back(saved, [made.ddp], names_of(made), None)
+
+
+def test_gradients_and_norms_have_the_names_of_their_parameters(megatron: Any) -> None:
+    made = trainer()
+    names = ParameterMap([made.ddp], read([made.ddp])[1])
+    made.forward_backward()
+    assert {name: g.tolist() for name, g in gradients_by_name(names).items()} == {
+        "first.weight": [5.0, 5.0, 6.0, 6.0],
+        "second.weight": [3.0, 7.0],
+    }
+    for per_parameter, expected in ((True, {"first.weight": 122.0**0.5, "second.weight": 58.0**0.5}), (False, {})):
+        before = BeforeReduction(per_parameter)
+        for group in made.ddp.bucket_groups:
+            before.look(group, False)
+        found = norms_by_name(before.taken(), names)
+        assert found == {name: torch.tensor(norm).item() for name, norm in expected.items()}
+
+
+def size_of(made: Trainer) -> int:
+    return state_bytes([made.ddp], ParameterMap([made.ddp], read([made.ddp])[1]), made.optimizer)
+
+
+def test_moments_are_counted_before_the_first_step_made_them(megatron: Any) -> None:
+    made = trainer(optimizer="adam", bf16=True)
+    # 6 weights: 2 bytes each, 4 for the main parameter and 8 for the moments.
+    assert size_of(made) == 6 * (2 + 4 + 8)
+    made.forward_backward()
+    made.step()
+    # torch's Adam counts its steps in a tensor of 4 bytes per parameter.
+    assert size_of(made) == 6 * (2 + 4 + 8) + 2 * 4

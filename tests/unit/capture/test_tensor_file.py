@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatron_nanguard.capture.tensor_file import DTYPES, can_hold, file_bytes, write_tensors
+from megatron_nanguard.capture.tensor_file import DTYPES, can_hold, file_bytes, free_bytes, in_words, write_tensors
 
 
 def test_the_library_reads_back_every_dtype_bit_for_bit(tmp_path: Path) -> None:
@@ -65,3 +66,12 @@ def test_only_plain_dense_tensors_of_a_known_dtype_can_be_held() -> None:
     assert can_hold(torch.nn.Parameter(plain))
     others = [plain.to_sparse(), plain.to(torch.complex64), plain.to("meta"), plain.as_subclass(Wrapped)]
     assert [can_hold(one) for one in others] == [False] * 4
+
+
+def test_the_disk_is_known_before_the_directory_is_there(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    assert abs(free_bytes(tmp_path / "not" / "yet") - free) < free / 2
+
+
+def test_sizes_are_told_in_gib() -> None:
+    assert [in_words(3 << 30), in_words(0), in_words(1 << 20)] == ["3.00 GiB", "0.00 GiB", "0.00 GiB"]

@@ -12,7 +12,7 @@ from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.reloading import command_line
-from megatron_nanguard.reloading.arguments import changed_arguments
+from megatron_nanguard.reloading.reload_job import changed_arguments
 
 INCIDENT = "runs/run-1/incidents/step_00000003"
 

@@ -12,7 +12,6 @@ from torch.nn import Module
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.watching.bad_values import BadValues
 from megatron_nanguard.watching.module_hooks import ModuleHooks
-from megatron_nanguard.watching.saving import save
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -46,7 +45,7 @@ class Watch:
         self.hit = hit
         log.warning("watch: %s", hit)
         if self._file is not None:
-            save(hit, self._file)
+            hit.save(self._file)
 
 
 def watch(model: Module, pattern: str = ".*", above: float | None = None, *, file: str | Path | None = None) -> Watch:
