@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_nanguard.postmortem.limits import fit
+from megatron_nanguard.postmortem.limits import cut_to_limit
 from megatron_nanguard.postmortem.run_directory import postmortem_name
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
@@ -79,7 +79,7 @@ def postmortems(stage: int) -> Iterator[Postmortem]:
         where = place(rank)
         key = where.pp, fates[rank]
         if key not in patterns:
-            patterns[key] = fit(_postmortem(where, stage, ranks, is_bad=key[1] == "bad_before"))
+            patterns[key] = cut_to_limit(_postmortem(where, stage, ranks, is_bad=key[1] == "bad_before"))
         host, index = f"node{rank // GPUS_PER_HOST:04d}", rank % GPUS_PER_HOST
         yield replace(patterns[key], coordinates=where, host=host, pid=1000 + rank, device=replace(CARD, index=index))
 

@@ -12,7 +12,7 @@ from megatron_nanguard.cli.page import check_target, write_page
 from megatron_nanguard.cli.progress import track
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_incidents
-from megatron_nanguard.postmortem.reading import Found, load_incident, read_traces
+from megatron_nanguard.postmortem.reading import LoadedIncident, load_incident, read_traces
 from megatron_nanguard.printable import printable_json
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.conversion import to_json
@@ -59,13 +59,13 @@ def command(
         print_report(_opened(incident, found), sys.stdout, has_colour=not no_color, lang=lang)
 
 
-def _judge(found: Found) -> Incident:
+def _judge(found: LoadedIncident) -> Incident:
     """What the run would have concluded, had it lived."""
     earlier = tuple(earlier_incidents(found.directory))
     return conclude(found.incident, read_traces(found.directory, track), earlier, arguments_of_run(found.directory))
 
 
-def _opened(incident: Incident, found: Found) -> OpenedIncident:
+def _opened(incident: Incident, found: LoadedIncident) -> OpenedIncident:
     if found.table is None:
         return open_incident(incident, found.directory, track)
     return OpenedIncident(incident, found.directory, found.table.rows(incident))

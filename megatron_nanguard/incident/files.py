@@ -12,9 +12,9 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.arbitrating import without_call
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, state_cause
+from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, write_cause
 from megatron_nanguard.postmortem.job_history import earlier_incidents
-from megatron_nanguard.postmortem.merging.incident import Exchanged
+from megatron_nanguard.postmortem.merging.incident import ExchangedSets
 from megatron_nanguard.postmortem.merging.sentences import summarize
 from megatron_nanguard.postmortem.reading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
@@ -42,7 +42,7 @@ class MergedFile:
         self._saves_calls = saves_calls
         self._run, self._name = run, f"{incident}/{MERGED_NAME}"
         self._directory = run.path / incident
-        self._exchanged = Exchanged(outcome.ranks, outcome.groups, outcome.infected_groups)
+        self._exchanged = ExchangedSets(outcome.ranks, outcome.groups, outcome.infected_groups)
         self._first: Incident | None = None
         self._traces: tuple[RankTrace, ...] = ()
 
@@ -84,7 +84,7 @@ class MergedFile:
             if call is not None:
                 write_bundle(bundle, call)
         if concluded.causes and (bundle / CALL_NAME).is_file():
-            state_cause(bundle, concluded.causes[0].cause)
+            write_cause(bundle, concluded.causes[0].cause)
 
     def _merged(self, policy: PolicyOutcome | None) -> Incident | None:
         """None where nothing could be written, which was said already; what was exchanged is known all the same."""

@@ -1,1 +1,1 @@
-"""Files of a run: written so that evidence survives, read back with clear errors, merged into one incident."""
+"""Files of a run: write them, find and read them again, and merge those of all ranks into one incident."""

@@ -1,4 +1,4 @@
-"""Bundles and other saved tensors in the directory of a run, as far as they can be handled without torch."""
+"""Find the bundle of an incident, and delete saved tensors from a run, both without torch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from megatron_nanguard.records.json.record_file import read_record
 BUNDLE_NAME: Final = "bundle"
 CALL_NAME: Final = "call.json"
 TENSOR_NAMES: Final = ("tensors.safetensors", "full.safetensors")
-"""Files of a bundle. Whatever else holds tensors may be a checkpoint of somebody who gave the wrong directory."""
+"""Tensor files of a bundle. `redact` deletes no others: they may be checkpoints, if the wrong directory is given."""
 WATCH_NAME: Final = "watch"
-"""Directory of a run in which the first hits of `--nanguard-watch` lie."""
+"""Directory of a run with the first bad values that `--nanguard-watch` found."""
 
 
 def find_bundle(path: Path) -> Path:
     """Find the bundle of the newest incident under a path.
 
     Args:
-        path: a bundle, or what `nanguard report` takes.
+        path: a bundle, or any path that `nanguard report` takes.
     Raises:
-        PostmortemError: there is none; says why that can be.
+        PostmortemError: there is no bundle; the message says why this can be.
     """
     if os.path.exists(path / CALL_NAME):
         return path
@@ -41,17 +41,17 @@ def find_bundle(path: Path) -> Path:
     return bundle
 
 
-def can_run(bundle: Path) -> bool:
-    """Whether a bundle holds a call with its inputs; it may say why there is none, or be redacted."""
+def is_runnable(bundle: Path) -> bool:
+    """Whether a bundle holds a call and its inputs; inputs are missing if they could not be saved or were redacted."""
     return (bundle / CALL_NAME).exists() and (bundle / TENSOR_NAMES[0]).exists()
 
 
-def state_cause(bundle: Path, cause: str) -> None:
-    """Write the verdict into a bundle, so that its script knows what to expect.
+def write_cause(bundle: Path, cause: str) -> None:
+    """Add the likeliest cause to a bundle; its script then says whether the result agrees with it.
 
     Args:
         bundle: its directory.
-        cause: code of the likeliest cause.
+        cause: code of the cause.
     Raises:
         PostmortemError: the bundle cannot be read.
         OSError: it cannot be written.
@@ -60,12 +60,15 @@ def state_cause(bundle: Path, cause: str) -> None:
 
 
 def redact(path: Path) -> Iterator[Path]:
-    """Delete what this package saved of tensors and samples, and mark the bundles; yield what was deleted or changed.
+    """Delete tensors and samples that this package saved, and mark the bundles as redacted.
 
-    Nothing else is touched. Links are left alone, and so is what they point to.
+    Nothing else is touched; symbolic links are not followed and not deleted.
 
+    Yields:
+        Each file that was deleted or changed.
     Raises:
-        PostmortemError: the path is no directory; or, after all others were stripped, the files that could not be.
+        PostmortemError: the path is no directory. Or some files could not be stripped; it is raised after all others
+            were, and names them.
     """
     if not os.path.isdir(path):
         raise PostmortemError(f"{path} is no directory; give the directory of --nanguard-dir, a run or an incident")
@@ -83,7 +86,7 @@ def redact(path: Path) -> Iterator[Path]:
 
 
 def _strip(file: Path) -> bool:
-    """Delete or mark one file; gives back whether there was anything to do."""
+    """Delete or change one file if it holds tensors or samples; return whether it does."""
     if file.is_symlink() or not file.is_file():
         return False
     if _holds_tensors(file):

@@ -1,7 +1,7 @@
-"""How large the file of one rank may be: ten thousand ranks share one file system.
+"""Keep the file of a rank small: in a large run ten thousand ranks write to one file system.
 
-A clean rank writes at most 4 KiB, an infected one 32 KiB, one that was bad itself 1 MiB. What is left out is counted
-or noted; `incident.json` keeps the rank sets in full.
+The limit is 4 KiB for a clean rank, 32 KiB for an infected one and 1 MiB for one that was bad itself. What is left out
+is counted or noted; `incident.json` has the rank sets in full.
 """
 
 from __future__ import annotations
@@ -16,38 +16,43 @@ from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.phrase import phrase, phrases_of
 from megatron_nanguard.records.postmortem import LocalGradients, Microbatch, Postmortem, ReducedState
 
-CLEAN_BYTES = 4 * 1024
-INFECTED_BYTES = 32 * 1024
-BAD_BYTES = 1024 * 1024
+CLEAN_BYTES: Final = 4 * 1024
+INFECTED_BYTES: Final = 32 * 1024
+BAD_BYTES: Final = 1024 * 1024
 
-LIST_LENGTHS = (1024, 256, 64, 16, 4, 0)
-"""Lengths that the lists of a post-mortem are cut to, one after the other, until the file fits."""
+LIST_LENGTHS: Final = (1024, 256, 64, 16, 4, 0)
+"""Lengths to which the lists of a post-mortem are cut, one after the other, until the file is small enough."""
 
-KEPT_LAYERS = 32
-"""Layers whose norms are kept however short the lists are: the picture of the depth stays whole."""
+KEPT_LAYERS: Final = 32
+"""At least so many layers keep their norm, so that the report can still draw norms over the whole depth."""
+
+KEPT_CHANGES: Final = 8
+MIN_LENGTH_FOR_READINGS: Final = 256
+"""Health readings are left out as soon as lists are cut to fewer entries than this."""
 
 
 def limit_of(postmortem: Postmortem) -> int:
-    """Bytes that the file of this rank may have."""
+    """Return the largest size in bytes that the file of this rank may have."""
     flags = postmortem.flags
     if flags.local or flags.loss or flags.dead_step:
         return BAD_BYTES
     return INFECTED_BYTES if flags.reduced or flags.own_fault else CLEAN_BYTES
 
 
-def fit(postmortem: Postmortem) -> Postmortem:
-    """Cut the lists of a post-mortem until its file is as small as it must be."""
+def cut_to_limit(postmortem: Postmortem) -> Postmortem:
+    """Shorten a post-mortem step by step until its file is within the limit; unchanged if it is already."""
     limit = limit_of(postmortem)
     if limit > CLEAN_BYTES:
         postmortem = replace(postmortem, phrases=phrases_of(postmortem))
-    for shorter in _ever_shorter(postmortem):
+    for shorter in _shortened(postmortem):
         postmortem = shorter
         if len(to_json(shorter)) <= limit:
             break
     return postmortem
 
 
-def _ever_shorter(postmortem: Postmortem) -> Iterator[Postmortem]:
+def _shortened(postmortem: Postmortem) -> Iterator[Postmortem]:
+    """Yield the post-mortem as it is, then with less and less in it."""
     yield postmortem
     postmortem = replace(postmortem, phrases={}, health=without_zeros(postmortem.health))
     yield postmortem
@@ -65,7 +70,7 @@ def _ever_shorter(postmortem: Postmortem) -> Iterator[Postmortem]:
 
 
 def _drop_rank_sets(postmortem: Postmortem) -> Postmortem:
-    """In a large world the sets alone are longer than the file may be; the words of the groups stay."""
+    """Leave out the ranks of every set and group; in a large run they alone exceed the limit. Group words stay."""
     if postmortem.ranks is None:
         return postmortem
     return replace(
@@ -89,7 +94,7 @@ def _cut_local(local: LocalGradients, length: int) -> LocalGradients:
 
 
 def _cut_layers(norms: dict[str, float | None], length: int) -> dict[str, float | None]:
-    """Keep every n-th layer, and each one whose norm is not finite."""
+    """Keep the norm of every n-th layer, and of each layer where it is not finite."""
     step = max(1, -(-len(norms) // length))
     return {
         layer: norm for index, (layer, norm) in enumerate(norms.items()) if index % step == 0 or not _is_finite(norm)
@@ -102,9 +107,9 @@ def _cut_reduced(reduced: ReducedState, length: int) -> ReducedState:
 
 
 def _cut_microbatches(microbatches: tuple[Microbatch, ...], length: int) -> tuple[Microbatch, ...]:
-    """Keep those with a non-finite loss first, in the order of the step."""
-    by_interest = sorted(microbatches, key=lambda microbatch: _is_finite(microbatch.loss))[:length]
-    return tuple(sorted(by_interest, key=lambda microbatch: microbatch.index))
+    """Keep micro-batches with a non-finite loss first; the result is in the order of the step."""
+    kept = sorted(microbatches, key=lambda microbatch: _is_finite(microbatch.loss))[:length]
+    return tuple(sorted(kept, key=lambda microbatch: microbatch.index))
 
 
 def _is_finite(value: float | None) -> bool:
@@ -121,13 +126,8 @@ def _cut_notes(postmortem: Postmortem, length: int) -> tuple[str, ...]:
     )
 
 
-KEPT_CHANGES: Final = 8
-READINGS_UP_TO: Final = 256
-"""Lists shorter than this leave no room for readings."""
-
-
 def without_zeros(health: DeviceHealth | None) -> DeviceHealth | None:
-    """Leave out the errors that never happened."""
+    """Leave out counters that are zero."""
     if health is None:
         return None
     readings = (
@@ -138,8 +138,13 @@ def without_zeros(health: DeviceHealth | None) -> DeviceHealth | None:
 
 
 def cut_health(health: DeviceHealth | None, length: int) -> DeviceHealth | None:
-    """Keep as many changes as there is room for, worst first; the readings, and silence, only while lists are long."""
-    if health is None or length >= READINGS_UP_TO:
+    """Keep the worst changes of the hardware; once lists are short, drop readings, and a device without changes.
+
+    Args:
+        health: of one device; its changes are sorted, worst first.
+        length: to which the lists of the post-mortem are cut.
+    """
+    if health is None or length >= MIN_LENGTH_FOR_READINGS:
         return health
     if not (health.differences or health.problems):
         return None

@@ -1,4 +1,4 @@
-"""Numbers of a file that a table is sized by or a word is chosen by: a damaged file may claim anything."""
+"""Check numbers of a file that later size a table or index it; in a damaged file they can have any value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from megatron_nanguard.records.incident import Incident
 
 
 def check_incident(incident: Incident, source: str) -> None:
-    """Check the layout of a merged incident, that its ranks lie inside of it, and that its confidences are some.
+    """Check the layout of a merged incident, that its ranks are inside the layout, and that confidences are 0 to 1.
 
     Raises:
-        PostmortemError: names the file and what is wrong in it.
+        PostmortemError: names the file, the key, the value and the expected range.
     """
     check_sizes(incident.sizes, source)
     sets = incident.ranks
@@ -30,10 +30,10 @@ def check_incident(incident: Incident, source: str) -> None:
 
 
 def check_sizes(sizes: ParallelSizes, source: str) -> None:
-    """Check that a layout is one of this world.
+    """Check that every parallel size, and the number of ranks, is at least 1 and not absurdly large.
 
     Raises:
-        PostmortemError: names the file and what is wrong in it.
+        PostmortemError: names the file, the key, the value and the expected range.
     """
     for axis, size in vars(sizes).items():
         if not 1 <= size <= MOST_RANKS:
@@ -44,10 +44,10 @@ def check_sizes(sizes: ParallelSizes, source: str) -> None:
 
 
 def check_place(place: Coordinates, sizes: ParallelSizes, source: str) -> None:
-    """Check that a rank stands inside its layout.
+    """Check that a rank and its coordinates are inside the layout.
 
     Raises:
-        PostmortemError: names the file and what is wrong in it.
+        PostmortemError: names the file, the key, the value and the expected range.
     """
     if not 0 <= place.rank < sizes.world:
         raise PostmortemError(f"{source}: key coordinates.rank is {place.rank}, expected 0 to {sizes.world - 1}")

@@ -1,4 +1,4 @@
-"""The post-mortems that the ranks left in the directory of one incident, read one after the other."""
+"""Read the post-mortems of the ranks, one after the other, from the directory of one incident."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.range_checks import check_place, check_sizes
-from megatron_nanguard.postmortem.search import RANK_FILES, matching
+from megatron_nanguard.postmortem.search import RANK_FILES, matching_names
 from megatron_nanguard.records.json.caching_reader import CachingReader
 from megatron_nanguard.records.postmortem import Postmortem
 
 Track = Callable[[Sequence[str], str], Iterable[str]]
-"""Takes names of files and what they are, gives the names one by one, and may show how far it came."""
+"""Yields the given names of files and may show progress; the second argument says what the files are."""
 
 LISTED_COMPLAINTS: Final = 16
 
 
 def untracked(names: Sequence[str], what: str) -> Iterable[str]:
-    """Show nothing."""
+    """Yield the names and show no progress."""
     return names
 
 
 class RankFiles:
-    """What can be read of the ranks of one incident.
+    """The post-mortems in the directory of one incident; iterating reads them.
 
     Attributes:
-        names: the files, whether they can be read or not.
+        names: names of all files, including those that cannot be read.
     """
 
     def __init__(self, directory: Path, track: Track = untracked) -> None:
-        """Look which files there are.
+        """List the files.
 
         Raises:
             PostmortemError: the directory cannot be read.
         """
         try:
-            self.names = matching(directory, RANK_FILES)
+            self.names = matching_names(directory, RANK_FILES)
         except OSError as error:
             raise PostmortemError(f"{directory}: cannot be read: {error.strerror}") from error
         self._directory = directory
@@ -46,7 +46,7 @@ class RankFiles:
         self._complaints: list[str] = []
 
     def __iter__(self) -> Iterator[Postmortem]:
-        """Every post-mortem that can be read and is of the same incident as the first; each rank once."""
+        """Yield each post-mortem that can be read and is of the same incident as the first one; each rank once."""
         self._complaints = []
         first: Postmortem | None = None
         names: dict[int, str] = {}
@@ -63,7 +63,7 @@ class RankFiles:
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What was wrong with the others, once all were read."""
+        """What was wrong with the files that were left out; complete after the last was read."""
         more = len(self._complaints) - LISTED_COMPLAINTS
         listed = self._complaints[:LISTED_COMPLAINTS]
         return (*listed, f"{more} more files of ranks were left out") if more > 0 else tuple(listed)
@@ -76,8 +76,10 @@ class RankFiles:
 
 
 def _check_belongs(name: str, postmortem: Postmortem, first: Postmortem, names: dict[int, str]) -> None:
-    # Sizes of the axes may differ: an encoder can have a tensor parallel size of its own.
-    seen, expected = (f"step {one.step} of run {one.run_id} on {one.sizes.world} ranks" for one in (postmortem, first))
+    # The sizes of single axes may differ: an encoder can have a tensor parallel size of its own.
+    seen, expected = (
+        f"step {each.step} of run {each.run_id} on {each.sizes.world} ranks" for each in (postmortem, first)
+    )
     if seen != expected:
         raise PostmortemError(f"{name}: left out: of {seen}, while the files before it are of {expected}")
     rank = postmortem.coordinates.rank

@@ -1,7 +1,7 @@
-"""One row per rank for the pictures of a report, joined from the files of the ranks and the merged incident.
+"""One row per rank for the pictures of a report, from the files of the ranks and the merged incident.
 
-Any subset of the files will do: what a rank's file would tell is empty where there is none, its place is told from the
-layout, and what happened to it from the exchange.
+Files may be missing. A rank without a file has its coordinates from the layout and its state from the exchange; its
+other columns are empty.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class RankState(enum.Enum):
     """What happened to a rank, the worst first.
 
     Attributes:
-        ORIGIN: a walk back from bad gradients ends here.
-        BAD_BEFORE: bad before the reduction.
-        INFECTED: bad through communication alone.
-        MISSING: neither the exchange nor a file tells.
-        CLEAN: nothing bad was seen.
+        ORIGIN: the walk back from bad gradients ends on this rank.
+        BAD_BEFORE: its gradients or loss were bad before the reduction.
+        INFECTED: its gradients became bad through communication alone.
+        MISSING: unknown, as neither the exchange nor a file says anything about this rank.
+        CLEAN: nothing bad was seen on it.
     """
 
     ORIGIN = "origin"
@@ -42,19 +42,19 @@ class RankRow:
 
     Attributes:
         rank: global rank.
-        coordinates: where it stands.
-        label: its place in a word, such as "tp1pp1dp0".
+        coordinates: its place in the parallel layout.
+        label: the same in short, such as "tp1pp1dp0".
         state: what happened to it.
-        has_file: its file was read; what follows is empty otherwise.
+        has_file: its file was read; if not, the columns from `host` to `notes` are empty.
         host: host name.
-        device: product name, with its number on the host where it has one: "NVIDIA H200 (3)".
+        device: product name and number on the host, if it has one: "NVIDIA H200 (3)".
         norm: norm over its own gradients, before the reduction.
         norm_by_layer: the same per layer, in forward order.
-        reduced_norm: norm of what the optimizer would have consumed there.
+        reduced_norm: norm of the gradients that its optimizer would have consumed.
         bad_by_layer: number of bad parameters per layer, before the reduction.
-        microbatches: losses of the micro-batches.
-        notes: what its file says besides.
-        infected: by what it was infected; null where that is not known.
+        microbatches: its micro-batches with their losses.
+        notes: the notes in its file.
+        infected: the communication that infected it; None if this is not known.
     """
 
     rank: int
@@ -74,14 +74,14 @@ class RankRow:
 
 
 def rank_table(incident: Incident, directory: Path, track: Track = untracked) -> tuple[RankRow, ...]:
-    """One row per rank of the world, in order.
+    """Read the files of the ranks and make one row per rank of the world, in order.
 
     Args:
         incident: the merged incident.
-        directory: where the files of its ranks are; those that are gone or cannot be read are done without.
-        track: told of every file that is read.
+        directory: where the files of its ranks are; missing or unreadable files are skipped.
+        track: shows the progress of reading.
     Raises:
-        PostmortemError: the incident's layout is none.
+        PostmortemError: a parallel size of the incident is out of range.
     """
     check_sizes(incident.sizes, str(directory))
     table = RankTable()
@@ -91,19 +91,19 @@ def rank_table(incident: Incident, directory: Path, track: Track = untracked) ->
 
 
 class RankTable:
-    """The rows, made while the files are read for whatever purpose."""
+    """Collects the rows while post-mortems are read, by `rank_table` or in order to merge them."""
 
     def __init__(self) -> None:
         self._rows: dict[int, RankRow] = {}
 
     def add(self, postmortem: Postmortem) -> None:
-        """Keep what a row tells of one rank."""
+        """Make the row of one rank from its file."""
         self._rows[postmortem.coordinates.rank] = _with_file(postmortem)
 
     def rows(self, incident: Incident) -> tuple[RankRow, ...]:
-        """One row per rank of the world, in order, with what the incident tells of it."""
+        """Return one row per rank of the world, in order, with states and infections from the incident."""
         states = _states(incident)
-        infected = {one.rank: one for one in incident.infected}
+        infected = {infection.rank: infection for infection in incident.infected}
         unknown = {rank: _without_file(rank, incident.sizes) for rank in range(incident.sizes.world)}
         rows = {**unknown, **self._rows}
         return tuple(
@@ -117,7 +117,7 @@ class RankTable:
 
 
 def _states(incident: Incident) -> dict[int, RankState]:
-    """State of every rank that the exchange knew of; the origin outweighs its set."""
+    """Map each rank of the exchange to its state; being an origin overrides the set that the rank is in."""
     sets = incident.ranks
     return {
         **dict.fromkeys(sets.clean, RankState.CLEAN),

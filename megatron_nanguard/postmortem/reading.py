@@ -1,4 +1,4 @@
-"""Read an incident: as it was merged in the run, or from whatever its ranks left."""
+"""Read an incident: the file that the run merged, or else the files of its ranks, which are merged here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.merging.incident import Exchanged, merge
+from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
 from megatron_nanguard.postmortem.range_checks import check_incident
 from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
 from megatron_nanguard.postmortem.rank_table import RankTable
-from megatron_nanguard.postmortem.search import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching
+from megatron_nanguard.postmortem.search import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching_names
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json.caching_reader import CachingReader, paused_collection
 from megatron_nanguard.records.json.record_file import read_record
@@ -20,14 +20,14 @@ from megatron_nanguard.records.postmortem import Postmortem
 from megatron_nanguard.records.trace import RankTrace
 
 
-class Found(NamedTuple):
-    """An incident and the directory it was read from.
+class LoadedIncident(NamedTuple):
+    """An incident that was read from disk.
 
     Attributes:
         incident: the merged incident.
         directory: where its files are.
-        is_judged: the run came to a verdict; otherwise traces and evidence are still to be weighed.
-        table: what the files of the ranks tell, where they were read.
+        is_judged: the run came to a verdict; if not, the caller has to weigh traces and evidence.
+        table: one row per rank, if the files of the ranks were read; None if only the merged file was.
     """
 
     incident: Incident
@@ -36,15 +36,15 @@ class Found(NamedTuple):
     table: RankTable | None
 
 
-def load_incident(path: Path, step: int | None = None, track: Track = untracked) -> Found:
-    """Read an incident under a path.
+def load_incident(path: Path, step: int | None = None, track: Track = untracked) -> LoadedIncident:
+    """Find and read an incident.
 
     Args:
         path: the directory of `--nanguard-dir`, of a run or of an incident, or an `incident.json`.
         step: the newest one of this step; None for the newest of all.
-        track: shows how many files were read.
+        track: shows the progress of reading.
     Raises:
-        PostmortemError: nothing is there, or it cannot be read; says what to give instead.
+        PostmortemError: there is none, or it cannot be read; the message says which path to give instead.
     """
     directory = find_incident(path, step)
     try:
@@ -59,7 +59,7 @@ def load_incident(path: Path, step: int | None = None, track: Track = untracked)
 def merge_directory(
     directory: Path,
     *,
-    exchanged: Exchanged | None = None,
+    exchanged: ExchangedSets | None = None,
     policy: PolicyOutcome | None = None,
     notes: Sequence[str] = (),
     track: Track = untracked,
@@ -68,28 +68,29 @@ def merge_directory(
     """Merge the files of all ranks in one incident directory; a file that cannot be read becomes a note.
 
     Args:
-        directory: the incident.
+        directory: of the incident.
         exchanged: the rank sets of the exchange; None to take them from the files.
-        policy: what was done; None when nobody lived to tell.
-        notes: what else a reader should know.
-        track: shows how many files were read.
-        table: takes what a picture tells of each rank.
+        policy: what was done after the incident; None if the run ended before this was written.
+        notes: of the caller, put before all others.
+        track: shows the progress of reading.
+        table: filled with a row for each rank.
     Raises:
         PostmortemError: no file of a rank can be read.
     """
     files = RankFiles(directory, track)
     try:
-        merged = merge(_noted(files, table), exchanged=exchanged, policy=policy, files=files.names)
+        merged = merge(_added_to(table, files), exchanged=exchanged, policy=policy, files=files.names)
     except PostmortemError as error:
         raise PostmortemError("; ".join([f"{directory}: {error}", *notes, *files.complaints])) from None
     return replace(merged, notes=(*notes, *files.complaints, *merged.notes))
 
 
 def read_traces(directory: Path, track: Track = untracked) -> tuple[RankTrace, ...]:
-    """The traces that ranks left in one incident directory; one that cannot be read is a broken one of its rank."""
+    """Read the traces in one incident directory; one that cannot be read becomes a trace with `broken` set."""
     reader = CachingReader(RankTrace)
     with paused_collection():
-        return tuple(_read_trace(reader, directory, name) for name in track(matching(directory, TRACE_FILES), "traces"))
+        names = track(matching_names(directory, TRACE_FILES), "traces")
+        return tuple(_read_trace(reader, directory, name) for name in names)
 
 
 def _read_trace(reader: CachingReader[RankTrace], directory: Path, name: str) -> RankTrace:
@@ -100,17 +101,18 @@ def _read_trace(reader: CachingReader[RankTrace], directory: Path, name: str) ->
         return RankTrace(rank=int(rank), coords=coords, microbatch=None, broken=str(error))
 
 
-def _noted(postmortems: Iterable[Postmortem], table: RankTable | None) -> Iterator[Postmortem]:
+def _added_to(table: RankTable | None, postmortems: Iterable[Postmortem]) -> Iterator[Postmortem]:
+    """Yield the post-mortems, and add each to the table on its way."""
     for postmortem in postmortems:
         if table is not None:
             table.add(postmortem)
         yield postmortem
 
 
-def _load(directory: Path, track: Track) -> Found:
-    """What the run merged; where it did not come that far, or the file is damaged, the files of the ranks."""
+def _load(directory: Path, track: Track) -> LoadedIncident:
+    """Read what the run merged; merge the files of the ranks if it is missing, damaged or without a verdict."""
     path = directory / MERGED_NAME
-    has_files = bool(matching(directory, RANK_FILES))
+    has_files = bool(matching_names(directory, RANK_FILES))
     if not path.exists():
         return _merge_now(directory, track)
     try:
@@ -120,13 +122,13 @@ def _load(directory: Path, track: Track) -> Found:
             raise
         return _merge_now(directory, track, notes=(str(error),))
     if merged.causes or not has_files:
-        return Found(merged, directory, bool(merged.causes), None)
-    # What was written before the run came to a verdict may be less than the files of the ranks say by now.
-    exchanged = Exchanged(merged.ranks, merged.groups, merged.infected_groups)
+        return LoadedIncident(merged, directory, bool(merged.causes), None)
+    # The run wrote this before its verdict; since then the files of the ranks may have got more content.
+    exchanged = ExchangedSets(merged.ranks, merged.groups, merged.infected_groups)
     try:
         return _merge_now(directory, track, exchanged, merged.policy)
     except PostmortemError:
-        return Found(merged, directory, False, None)
+        return LoadedIncident(merged, directory, False, None)
 
 
 def _read_merged(path: Path) -> Incident:
@@ -138,10 +140,10 @@ def _read_merged(path: Path) -> Incident:
 def _merge_now(
     directory: Path,
     track: Track,
-    exchanged: Exchanged | None = None,
+    exchanged: ExchangedSets | None = None,
     policy: PolicyOutcome | None = None,
     notes: Sequence[str] = (),
-) -> Found:
+) -> LoadedIncident:
     table = RankTable()
     merged = merge_directory(directory, exchanged=exchanged, policy=policy, notes=notes, track=track, table=table)
-    return Found(merged, directory, False, table)
+    return LoadedIncident(merged, directory, False, table)

@@ -1,4 +1,4 @@
-"""The directory of one run, as the training process writes it: evidence first, and never at the run's expense."""
+"""The directory of one run, written by its training processes; a file that cannot be written never stops training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from megatron_nanguard.postmortem.limits import fit
+from megatron_nanguard.postmortem.limits import cut_to_limit
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.json.conversion import to_json
@@ -16,51 +16,52 @@ from megatron_nanguard.records.postmortem import Postmortem
 
 
 class RunDirectory:
-    """Where one attempt writes: `DIR/runs/<run id>`. Nothing is created before the first write."""
+    """The directory of one run, `DIR/runs/<run id>`; it is created by the first write."""
 
     def __init__(self, root: Path, run_id: str, log: Callable[[str], None]) -> None:
-        """Name the directory.
+        """Set the path; nothing is created.
 
         Args:
             root: `--nanguard-dir`.
-            run_id: name of the attempt, the same on all ranks.
-            log: takes the one line that it costs when something cannot be written.
+            run_id: name of the run, the same on all ranks.
+            log: called once, with a line about the first file that cannot be written.
         """
         self.path = root / "runs" / run_id
         self._log = log
         self._incidents_of_step: Counter[int] = Counter()
         self.has_failed = False
-        """Something could not be written, which was said."""
+        """A file could not be written, and the log says so."""
 
     def incident_path(self, step: int) -> str:
-        """Name the directory of a new incident, relative to the run; call once per incident, on every rank alike."""
-        again = self._incidents_of_step[step]
+        """Name the directory of a new incident, relative to the run; every rank calls this once per incident."""
+        number = self._incidents_of_step[step]
         self._incidents_of_step[step] += 1
-        return f"incidents/step_{step:08d}" + (f".{again}" if again else "")
+        return f"incidents/step_{step:08d}" + (f".{number}" if number else "")
 
     def withdraw(self, incident: str, step: int, name: str) -> None:
-        """Take back what this rank wrote of an incident that turned out to be none; call it on every rank alike.
+        """Remove this rank's file of an incident that turned out to be none; every rank calls this.
 
         Args:
-            incident: what `incident_path` gave for the step.
+            incident: directory of the incident, from `incident_path`.
+            step: its step.
             name: of this rank's file.
         """
         self._incidents_of_step[step] -= 1
         folder = self.path / incident
-        # Not empty as long as other ranks' files are in it, or other incidents; the last rank takes it away.
+        # rmdir fails while files of other ranks, or other incidents, are there; the last rank removes the directories.
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)
             folder.rmdir()
             folder.parent.rmdir()
 
     def write(self, relative: str, record: Any) -> Path | None:
-        """Write one record under a temporary name, then rename it, so that a reader never meets half a file.
+        """Write one record as JSON, whole or not at all.
 
         Args:
-            relative: file name inside the run directory.
+            relative: path of the file inside the run directory.
             record: a record of `records/`.
         Returns:
-            The file, or None when it could not be written; the first failure was logged.
+            The file, or None if it could not be written; the first failure is logged.
         """
         target = self.path / relative
         content = to_json(record)
@@ -74,13 +75,13 @@ class RunDirectory:
         return target
 
     def write_postmortem(self, incident: str, postmortem: Postmortem) -> Path | None:
-        """Write what one rank knows, cut to the size its file may have.
+        """Write the post-mortem of this rank, cut to the size that its file may have.
 
         Args:
-            incident: what `incident_path` gave.
-            postmortem: the complete one replaces the signal.
+            incident: directory of the incident, from `incident_path`.
+            postmortem: the one written at the end replaces the one of the signal.
         """
-        return self.write(f"{incident}/{postmortem_name(postmortem)}", fit(postmortem))
+        return self.write(f"{incident}/{postmortem_name(postmortem)}", cut_to_limit(postmortem))
 
     def _complain(self, target: Path, error: OSError) -> None:
         if not self.has_failed:
@@ -90,15 +91,15 @@ class RunDirectory:
 
 
 def postmortem_name(postmortem: Postmortem) -> str:
-    """Name of a post-mortem's file."""
+    """Name the file of a post-mortem: `rank00005_tp1pp1dp0.json`."""
     return rank_name(postmortem.coordinates, postmortem.sizes)
 
 
 def rank_name(place: Coordinates, sizes: ParallelSizes) -> str:
-    """Name of a rank's file: `rank00005_tp1pp1dp0.json`."""
+    """Name the file of a rank: `rank00005_tp1pp1dp0.json`."""
     return f"rank{place.rank:05d}_{place.label(sizes)}.json"
 
 
 def trace_name(place: Coordinates, sizes: ParallelSizes) -> str:
-    """Name of a rank's trace: `trace00005_tp1pp1dp0.json`."""
+    """Name the trace of a rank: `trace00005_tp1pp1dp0.json`."""
     return f"trace{place.rank:05d}_{place.label(sizes)}.json"

@@ -1,13 +1,12 @@
-"""Find an incident under any path a person would give.
+"""Find the directory of an incident, given the directory of all runs, of one run or of the incident.
 
-DIR holds `runs/<start time>-<id>/incidents/step_00000123/`; a second incident of a step gets `.1`.
+DIR holds `runs/<start time>-<id>/incidents/step_00000123/`; the second incident of a step is `step_00000123.1`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ MERGED_NAME: Final = "incident.json"
 RANK_FILES: Final = re.compile(r"rank\d+_\w+\.json")
 TRACE_FILES: Final = re.compile(r"trace\d+_\w+\.json")
 
-LISTED_INCIDENTS = 20
+LISTED_INCIDENTS: Final = 20
 _INCIDENT = re.compile(r"step_(\d+)(?:\.(\d+))?")
 
 
@@ -28,7 +27,8 @@ def find_incident(path: Path, step: int | None = None) -> Path:
         path: the directory of `--nanguard-dir`, of a run or of an incident, or an `incident.json`.
         step: the newest one of this step; None for the newest of all.
     Raises:
-        PostmortemError: it is not there, or a directory cannot be read; says what there is, or what to give instead.
+        PostmortemError: there is none, or a directory cannot be read; the message says which incidents there are, or
+            which path to give instead.
     """
     try:
         return _find(path, step)
@@ -36,11 +36,11 @@ def find_incident(path: Path, step: int | None = None) -> Path:
         raise PostmortemError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
-def matching(directory: Path, pattern: re.Pattern[str]) -> list[str]:
-    """Names of a directory that fit a pattern, in order.
+def matching_names(directory: Path, pattern: re.Pattern[str]) -> list[str]:
+    """List the names in a directory that fully match a pattern, sorted.
 
     Raises:
-        OSError: it cannot be read; `Path.glob` would call it empty.
+        OSError: the directory cannot be read (`Path.glob` would find nothing instead).
     """
     return sorted(filter(pattern.fullmatch, os.listdir(directory)))
 
@@ -53,21 +53,16 @@ def _find(path: Path, step: int | None) -> Path:
     if not path.is_dir():
         what = "is no directory" if path.exists() else "does not exist"
         raise PostmortemError(f"{path} {what}; give the directory of --nanguard-dir, a run or an incident")
-    if (path / MERGED_NAME).exists() or matching(path, RANK_FILES):
+    if (path / MERGED_NAME).exists() or matching_names(path, RANK_FILES):
         return path
-    found = incidents_of_run(path) if (path / "incidents").is_dir() else _incidents_of_runs(path)
-    chosen = [incident for incident in found if step in (None, order_of(incident)[0])]
+    found = _incidents_of_run(path) if (path / "incidents").is_dir() else _incidents_of_all_runs(path)
+    chosen = [incident for incident in found if step in (None, step_and_number(incident)[0])]
     if not chosen:
         raise PostmortemError(f"{path} holds no incident of step {step}; it holds {_listed(found)}")
     return chosen[0]
 
 
-def incidents_of_run(run: Path) -> list[Path]:
-    """The incidents of a run, newest first.
-
-    Raises:
-        PostmortemError: it holds none.
-    """
+def _incidents_of_run(run: Path) -> list[Path]:
     found = incidents_in(run)
     if not found:
         raise PostmortemError(f"{run} holds no incident")
@@ -75,23 +70,23 @@ def incidents_of_run(run: Path) -> list[Path]:
 
 
 def incidents_in(run: Path) -> list[Path]:
-    """The incidents of a run, newest first, if it holds any."""
+    """List the directories of the incidents of a run, newest first."""
     directory = run / "incidents"
     if not directory.is_dir():
         return []
     found = [directory / name for name in os.listdir(directory) if _INCIDENT.fullmatch(name)]
-    return sorted((path for path in found if path.is_dir()), key=order_of, reverse=True)
+    return sorted((path for path in found if path.is_dir()), key=step_and_number, reverse=True)
 
 
-def order_of(incident: Path) -> tuple[int, int]:
-    """Step, then number within the step; a directory under another name comes before all."""
+def step_and_number(incident: Path) -> tuple[int, int]:
+    """Read the step, and the number within the step, from the name of a directory; (-1, 0) if it has another name."""
     match = _INCIDENT.fullmatch(incident.name)
     return (int(match[1]), int(match[2] or 0)) if match else (-1, 0)
 
 
-def _incidents_of_runs(root: Path) -> list[Path]:
-    """The incidents of all runs, those of the newest run first; names of runs begin with their start time."""
-    runs = list(_runs(root))
+def _incidents_of_all_runs(root: Path) -> list[Path]:
+    """List the incidents of all runs, those of the newest run first."""
+    runs = _runs(root)
     if not runs:
         raise PostmortemError(f"{root} is no directory of --nanguard-dir: it has neither runs/ nor incidents/")
     found = [incident for run in runs for incident in incidents_in(run)]
@@ -100,14 +95,16 @@ def _incidents_of_runs(root: Path) -> list[Path]:
     return found
 
 
-def _runs(root: Path) -> Iterator[Path]:
+def _runs(root: Path) -> list[Path]:
+    """List the runs, newest first; their names begin with their start time."""
     directory = root / "runs"
-    if directory.is_dir():
-        yield from (run for name in sorted(os.listdir(directory), reverse=True) if (run := directory / name).is_dir())
+    if not directory.is_dir():
+        return []
+    return [run for name in sorted(os.listdir(directory), reverse=True) if (run := directory / name).is_dir()]
 
 
 def _listed(incidents: list[Path]) -> str:
-    """What there is to choose from: "step 90 (20260102T120000Z-cd34), step 3 (20260101T120000Z-ab12)"."""
-    shown = [f"step {order_of(path)[0]} ({path.parents[1].name})" for path in incidents[:LISTED_INCIDENTS]]
+    """Name the incidents: "step 90 (20260102T120000Z-cd34), step 3 (20260101T120000Z-ab12)"."""
+    shown = [f"step {step_and_number(path)[0]} ({path.parents[1].name})" for path in incidents[:LISTED_INCIDENTS]]
     more = len(incidents) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""The status files of a run, over all ranks."""
+"""Read the status files of all ranks of a run, and count how often each patch point was called."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class FiredCounts:
     """How often each target of a patch point was called.
 
     Attributes:
-        num_ranks: ranks that left a status file.
-        least, most: calls on the rank with the fewest and with the most, by target.
-        notes: what the ranks noted, each once.
+        num_ranks: number of ranks with a status file.
+        least, most: calls on the rank with the fewest and with the most calls, by target.
+        notes: notes of the ranks, each once.
     """
 
     num_ranks: int
@@ -27,7 +27,7 @@ class FiredCounts:
     notes: tuple[str, ...]
 
     def words(self, target: str) -> str:
-        """``12`` or ``8 to 12``."""
+        """Say how often a target was called: "12", or "8 to 12" if the ranks differ."""
         least, most = self.least.get(target, 0), self.most.get(target, 0)
         return str(most) if least == most else f"{least} to {most}"
 
@@ -36,7 +36,7 @@ def read_statuses(run: Path) -> FiredCounts:
     """Read every status file of a run.
 
     Raises:
-        PostmortemError: there is none, or one cannot be read; says what to give instead.
+        PostmortemError: there is none, or one cannot be read; the message says which path to give instead.
     """
     if not os.path.isdir(run):
         raise PostmortemError(f"{run} is no directory; give the directory of one run, DIR/runs/RUN")

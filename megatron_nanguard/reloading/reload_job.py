@@ -31,7 +31,7 @@ from megatron_nanguard.patch_points import (
 )
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine
-from megatron_nanguard.postmortem.job_history import of_the_job
+from megatron_nanguard.postmortem.job_history import job_arguments
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.reloading.step import ReloadedStep, reload_step
@@ -172,7 +172,7 @@ def changed_arguments(incident: Path) -> Iterator[str]:
     mine = host_program.arguments()
     if mine is None or not _path(incident).exists():
         return
-    before, now = of_the_job(_fingerprint(incident).arguments), of_the_job(vars(mine))
+    before, now = job_arguments(_fingerprint(incident).arguments), job_arguments(vars(mine))
     for name in sorted(before.keys() | now.keys()):
         seen, was = str(now.get(name)), before.get(name)
         if seen != was:

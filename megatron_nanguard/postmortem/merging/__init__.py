@@ -1,1 +1,1 @@
-"""Join the files of all ranks into one incident: values, hardware, infection, and the sentences about them."""
+"""Merge the post-mortems of all ranks into one incident; `incident.py` reads them one by one, the others help it."""

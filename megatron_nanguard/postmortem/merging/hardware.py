@@ -11,11 +11,15 @@ from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.records.postmortem import Postmortem, RankSets
 
 LISTED_DEVICES: Final = 512
-"""Accused ranks whose device is told; a fault of more than these is none of a device."""
+"""Failing ranks whose device is listed; if more ranks fail, no single device is at fault."""
+LISTED_PER_REASON: Final = 64
+"""Ranks whose hardware is kept for one reason."""
+HEALTHY_PEERS: Final = 2
+"""Healthy ranks whose hardware is kept for comparison."""
 
 
 class DeviceMerger:
-    """Collects devices rank by rank."""
+    """Collects the devices of all ranks."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -23,7 +27,7 @@ class DeviceMerger:
         self._hosts: set[str] = set()
 
     def add(self, postmortem: Postmortem) -> None:
-        """Take one rank."""
+        """Add the device of one rank."""
         rank, device, health = postmortem.coordinates.rank, postmortem.device, postmortem.health
         self._counts[device.backend, device.name, device.overflow_mode] += 1
         self._hosts.add(postmortem.host)
@@ -32,27 +36,21 @@ class DeviceMerger:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts of the ranks that were read."""
+        """Number of different hosts."""
         return len(self._hosts)
 
     def counted(self) -> tuple[DeviceCount, ...]:
-        """The devices of the run."""
+        """Return each model of device with the number of ranks on it."""
         return tuple(DeviceCount(*device, count) for device, count in sorted(self._counts.items()))
 
-    def accused(self, ranks: RankSets) -> tuple[RankDevice, ...]:
-        """Where the ranks computed that were bad before the reduction, or only after it where none was."""
-        candidates = ranks.bad_before or ranks.bad_after_only
-        return tuple(self._of_rank[rank] for rank in candidates if rank in self._of_rank)[:LISTED_DEVICES]
-
-
-LISTED_PER_REASON: Final = 64
-"""Ranks that are kept for one reason."""
-HEALTHY_PEERS: Final = 2
-"""Healthy ranks that are kept to compare with."""
+    def of_failing_ranks(self, ranks: RankSets) -> tuple[RankDevice, ...]:
+        """Return the devices of the ranks that were bad before the reduction; if none was, of those bad after it."""
+        failing = ranks.bad_before or ranks.bad_after_only
+        return tuple(self._of_rank[rank] for rank in failing if rank in self._of_rank)[:LISTED_DEVICES]
 
 
 class HealthMerger:
-    """Keeps ranks with something new, ranks that may be where it began, and a few healthy ones."""
+    """Selects ranks whose hardware the incident lists: suspects, ranks with changes, and a few healthy ones."""
 
     def __init__(self) -> None:
         self._lost_data: list[DeviceHealth] = []
@@ -62,11 +60,11 @@ class HealthMerger:
         self._with_notes: list[DeviceHealth] = []
         self._peers: list[DeviceHealth] = []
 
-    def add(self, postmortem: Postmortem, fate: str) -> None:
-        """Take one rank in.
+    def add(self, postmortem: Postmortem, set_name: str) -> None:
+        """Add one rank, under the first reason that holds for it.
 
         Args:
-            fate: what happened to it: "bad_before", "bad_after_only" or "clean".
+            set_name: field of `RankSets` that the rank belongs to.
         """
         health = postmortem.health
         if health is None or not (health.readings or health.differences or health.problems):
@@ -75,7 +73,7 @@ class HealthMerger:
             _keep(self._lost_data, health)
         elif postmortem.arbitrations:
             _keep(self._tried, health)
-        elif fate == "bad_before":
+        elif set_name == "bad_before":
             _keep(self._bad, health)
         elif health.has_news:
             _keep(self._with_news, health)
@@ -85,7 +83,7 @@ class HealthMerger:
             _keep(self._peers, health, HEALTHY_PEERS)
 
     def merged(self) -> tuple[DeviceHealth, ...]:
-        """All that was kept, by rank; the verdict tells later which of them matter."""
+        """Return what was selected, by rank; the rules decide later which of it matters."""
         kept = (*self._lost_data, *self._tried, *self._bad, *self._with_news, *self._with_notes, *self._peers)
         return tuple(sorted(kept, key=lambda health: health.rank))
 

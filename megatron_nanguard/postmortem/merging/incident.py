@@ -1,4 +1,4 @@
-"""Many post-mortems into one incident: pure, in one pass, holding only what the incident will say.
+"""Merge many post-mortems into one incident, in one pass; no post-mortem is kept, only what the incident needs.
 
 Step 3: gradients of ranks 0, 1, 4, 5 (data-parallel replica 0: all TP, all PP) were not finite before the
 data-parallel reduction. Ranks 2, 3, 6, 7 were infected by communication alone.
@@ -24,17 +24,17 @@ from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 UNKNOWN_OUTCOME = phrase("not known: the run ended before the files of its ranks were merged")
 
 LISTED_FINDINGS = 64
-"""Findings of an audit that one incident lists; every rank's file has its own in full."""
+"""Length of the lists that have one entry per rank or finding; the files of the ranks have them in full."""
 
 
 @dataclass(frozen=True)
-class Exchanged:
-    """What the exchange told every rank; offline it is read back from the post-mortems.
+class ExchangedSets:
+    """The sets of ranks that all ranks agreed on in the exchange; every post-mortem written after it has them too.
 
     Attributes:
         ranks: all ranks by what happened to them.
-        groups: the failing set as products of parallel axes.
-        infected_groups: the infected set in the same form.
+        groups: the ranks that were bad before the reduction, as products of parallel axes.
+        infected_groups: the infected ranks in the same form.
     """
 
     ranks: RankSets
@@ -45,19 +45,19 @@ class Exchanged:
 def merge(
     postmortems: Iterable[Postmortem],
     *,
-    exchanged: Exchanged | None,
+    exchanged: ExchangedSets | None,
     policy: PolicyOutcome | None,
     files: Sequence[str] = (),
 ) -> Incident:
-    """Join what the ranks know of one incident.
+    """Merge the post-mortems of one incident.
 
     Args:
-        postmortems: one per rank, in any order; read once, none is kept.
+        postmortems: one per rank, in any order; iterated once.
         exchanged: the rank sets of the exchange; None to take them from the post-mortems.
-        policy: what was done; None when nobody lived to tell.
-        files: the files of the ranks, relative to the incident.
+        policy: what was done after the incident; None if the run ended before this was known.
+        files: the files of the ranks, relative to the directory of the incident.
     Raises:
-        PostmortemError: there is no post-mortem at all.
+        PostmortemError: there is no post-mortem.
     """
     merger = _Merger()
     for postmortem in postmortems:
@@ -66,12 +66,14 @@ def merge(
 
 
 class _Merger:
+    """Collects what the incident needs, rank by rank."""
+
     def __init__(self) -> None:
         self._first: Postmortem | None = None
         self._places: dict[int, Coordinates] = {}
         self._kinds: set[Kind] = set()
         self._sets: dict[str, list[int]] = {"bad_before": [], "bad_after_only": [], "clean": []}
-        self._exchanged: Exchanged | None = None
+        self._exchanged: ExchangedSets | None = None
         self._parameters = ParameterMerger()
         self._losses = LossMerger()
         self._devices = DeviceMerger()
@@ -88,25 +90,25 @@ class _Merger:
         self._health = HealthMerger()
 
     def add(self, postmortem: Postmortem) -> None:
-        rank = postmortem.coordinates.rank
+        rank, set_name = postmortem.coordinates.rank, _set_by_flags(postmortem)
         if self._first is None:
             self._first = postmortem
         self._places[rank] = postmortem.coordinates
         self._kinds.add(postmortem.kind)
-        self._sets[_fate(postmortem)].append(rank)
+        self._sets[set_name].append(rank)
         if self._exchanged is None and postmortem.ranks is not None:
-            self._exchanged = Exchanged(postmortem.ranks, postmortem.groups, postmortem.infected_groups)
+            self._exchanged = ExchangedSets(postmortem.ranks, postmortem.groups, postmortem.infected_groups)
         self._parameters.add(postmortem)
         self._losses.add(rank, postmortem.microbatches)
         self._devices.add(postmortem)
         self._arbitrations += postmortem.arbitrations
-        self._health.add(postmortem, _fate(postmortem))
+        self._health.add(postmortem, set_name)
         self._replay.add(rank, postmortem.replay)
         self._audited &= postmortem.audited
         self._phrases |= postmortem.phrases
         self._audit += postmortem.audit
         self._changed += [BatchSpot(rank, index) for index in postmortem.changed_after_fetch]
-        self._zero_tokens += [BatchSpot(rank, one.index) for one in postmortem.microbatches if one.num_tokens == 0]
+        self._zero_tokens += [BatchSpot(rank, each.index) for each in postmortem.microbatches if each.num_tokens == 0]
         if postmortem.flags.own_fault:
             self._own_faults.append(rank)
         for note in postmortem.notes:
@@ -116,13 +118,13 @@ class _Merger:
             if value is not None:
                 self._scalars.setdefault(name, value)
 
-    def incident(self, exchanged: Exchanged | None, policy: PolicyOutcome | None, files: Sequence[str]) -> Incident:
+    def incident(self, exchanged: ExchangedSets | None, policy: PolicyOutcome | None, files: Sequence[str]) -> Incident:
         first = self._first
         if first is None:
             raise PostmortemError("no rank's post-mortem could be read")
         exchanged = exchanged or self._exchanged
         expected = exchanged.ranks.everyone if exchanged else range(first.sizes.world)
-        exchanged = exchanged or self._without_exchange()
+        exchanged = exchanged or self._sets_by_flags()
         kind = min(self._kinds, key=list(Kind).index)
         infected, infection_notes = trace_infection(exchanged.ranks, self._places, first.sizes)
         parameters, left_out, parameter_notes = self._parameters.merged(first.sizes)
@@ -154,7 +156,7 @@ class _Merger:
             policy=policy or PolicyOutcome(first.policy, "unknown", None, UNKNOWN_OUTCOME),
             devices=self._devices.counted(),
             num_hosts=self._devices.num_hosts,
-            accused_devices=self._devices.accused(exchanged.ranks),
+            accused_devices=self._devices.of_failing_ranks(exchanged.ranks),
             files=tuple(files),
             missing_ranks=tuple(sorted(set(expected) - self._places.keys())),
             versions=first.versions,
@@ -162,13 +164,14 @@ class _Merger:
         )
         return replace(merged, phrases=self._phrases | phrases_of(merged))
 
-    def _without_exchange(self) -> Exchanged:
-        """No rank came past the exchange: each one's own flags are all there is."""
+    def _sets_by_flags(self) -> ExchangedSets:
+        """Make the rank sets from the flags of each rank; used if no rank got past the exchange."""
         sets = {name: tuple(sorted(ranks)) for name, ranks in self._sets.items()}
-        return Exchanged(RankSets(**sets), (), ())
+        return ExchangedSets(RankSets(**sets), (), ())
 
 
-def _fate(postmortem: Postmortem) -> str:
+def _set_by_flags(postmortem: Postmortem) -> str:
+    """Name the field of `RankSets` that a rank belongs to by its own flags."""
     flags = postmortem.flags
     if flags.local or flags.loss:
         return "bad_before"
@@ -176,7 +179,7 @@ def _fate(postmortem: Postmortem) -> str:
 
 
 def _counted(notes: Mapping[str, list[int]]) -> tuple[str, ...]:
-    """A note of one rank names it; one of several is said once."""
+    """Name the rank of a note that only one has; merge equal notes of several ranks and count the ranks."""
     return tuple(
         phrase("rank {rank}: {note}", rank=ranks[0], note=note)
         if len(ranks) == 1

@@ -1,7 +1,7 @@
-"""By which communication a rank went bad that was not bad itself.
+"""Name the communication that made a rank's gradients bad, if they were good before the reduction.
 
-Told from the layout alone: which group the rank shares with a rank that was bad before. In the order of a step the
-data-parallel reduction comes first, then what Megatron does in `finalize_model_grads`.
+The layout alone decides: the rank was infected in the first communication in which its group has a rank that was bad
+before. In a step the data-parallel reduction comes first, then the all-reduces in `finalize_model_grads`.
 
 Source: megatron/core/distributed/finalize_model_grads.py, finalize_model_grads
 """
@@ -20,20 +20,19 @@ from megatron_nanguard.records.postmortem import RankSets
 LISTED_INFECTED = 64
 LISTED_SOURCES = 8
 
-
 Group = tuple[int, ...]
 
 
-class Carrier(NamedTuple):
-    """One communication that gradients pass through.
+class GradientReduction(NamedTuple):
+    """One communication in which ranks combine their gradients.
 
     Attributes:
-        by: its name.
-        group: what the members of a group have in common; None for a rank that takes no part.
-        words: the group for a person.
+        name: for the report.
+        group: gives the coordinates that are equal for all members of a group; None for a rank that takes no part.
+        words: describes the group in the report.
     """
 
-    by: str
+    name: str
     group: Callable[[Coordinates, ParallelSizes], Group | None]
     words: str
 
@@ -50,31 +49,31 @@ def _embedding_stages(place: Coordinates, sizes: ParallelSizes) -> Group | None:
     return (place.tp,) if place.pp in (0, sizes.pp - 1) else None
 
 
-CARRIERS = (
-    Carrier(phrase("data-parallel reduction"), _replicas, phrase("data-parallel group of tp{tp} pp{pp}")),
-    Carrier(phrase("gradient all-reduce over tensor parallel ranks"), _stage, phrase("pipeline stage {pp}")),
-    Carrier(
+GRADIENT_REDUCTIONS = (
+    GradientReduction(phrase("data-parallel reduction"), _replicas, phrase("data-parallel group of tp{tp} pp{pp}")),
+    GradientReduction(phrase("gradient all-reduce over tensor parallel ranks"), _stage, phrase("pipeline stage {pp}")),
+    GradientReduction(
         phrase("gradient all-reduce of tied embeddings"), _embedding_stages, phrase("first and last stage of tp{tp}")
     ),
 )
-"""In the order of a step; the first that joins a rank to one that was bad before is named."""
+"""In the order of a step."""
 
 
 def trace_infection(
     ranks: RankSets, places: Mapping[int, Coordinates], sizes: ParallelSizes
 ) -> tuple[tuple[Infected, ...], tuple[str, ...]]:
-    """Name the carrier for every infected rank whose place is known.
+    """Name the communication that infected each infected rank whose coordinates are known.
 
     Args:
         ranks: all ranks by what happened to them.
         places: coordinates of the ranks that wrote a post-mortem.
         sizes: the parallel layout.
     Returns:
-        The infected, at most 64 of them, and a note on how many are left out.
+        One entry per infected rank, at most 64, and a note on how many are left out.
     """
     if not ranks.bad_before:
         return (), ()
-    sources = [_by_group(carrier, ranks.bad_before, places, sizes) for carrier in CARRIERS]
+    sources = [_by_group(reduction, ranks.bad_before, places, sizes) for reduction in GRADIENT_REDUCTIONS]
     known = [rank for rank in ranks.bad_after_only if rank in places]
     found = tuple(_infected(places[rank], sources, sizes) for rank in known[:LISTED_INFECTED])
     left_out = len(known) - len(found)
@@ -84,20 +83,21 @@ def trace_infection(
 
 
 def _by_group(
-    carrier: Carrier, bad: tuple[int, ...], places: Mapping[int, Coordinates], sizes: ParallelSizes
+    reduction: GradientReduction, bad: tuple[int, ...], places: Mapping[int, Coordinates], sizes: ParallelSizes
 ) -> Mapping[Group, list[int]]:
+    """Map each group of a communication to those of its members that were bad before."""
     groups: dict[Group, list[int]] = defaultdict(list)
     for rank in bad:
-        group = carrier.group(places[rank], sizes) if rank in places else None
+        group = reduction.group(places[rank], sizes) if rank in places else None
         if group is not None:
             groups[group].append(rank)
     return groups
 
 
 def _infected(place: Coordinates, sources: list[Mapping[Group, list[int]]], sizes: ParallelSizes) -> Infected:
-    for carrier, groups in zip(CARRIERS, sources, strict=True):
-        group = carrier.group(place, sizes)
+    for reduction, groups in zip(GRADIENT_REDUCTIONS, sources, strict=True):
+        group = reduction.group(place, sizes)
         if group is not None and group in groups:
-            words = carrier.words.format(tp=place.tp, pp=place.pp)
-            return Infected(place.rank, carrier.by, words, tuple(groups[group][:LISTED_SOURCES]))
+            words = reduction.words.format(tp=place.tp, pp=place.pp)
+            return Infected(place.rank, reduction.name, words, tuple(groups[group][:LISTED_SOURCES]))
     return Infected(place.rank, phrase("not known"), "", ())

@@ -21,7 +21,7 @@ from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Patte
 LISTED_PARAMETERS = 512
 LISTED_RANKS = 64
 GATHERED_LISTS = 64
-"""Lists that are held until ranks with the same one were met."""
+"""Different lists that are held back; ranks with an equal list are joined to it meanwhile."""
 
 Where = Literal["local", "reduced"]
 
@@ -38,7 +38,7 @@ class _JoinedParameter:
 
 @dataclass
 class _EqualLists:
-    """Ranks that gave the same list, the very same object."""
+    """A list of bad parameters, and the ranks whose list is this very object."""
 
     where: Where
     parameters: tuple[BadParameter, ...]
@@ -46,7 +46,11 @@ class _EqualLists:
 
 
 class ParameterMerger:
-    """Collects bad parameters rank by rank."""
+    """Joins the bad parameters of all ranks by name.
+
+    The reader of the files gives equal lists as one object. Such a list is joined once for all ranks that have it. This
+    saves most of the work in a large run, where the ranks of a group have the same bad parameters.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[Where, str], _JoinedParameter] = {}
@@ -54,7 +58,7 @@ class ParameterMerger:
         self._cut_ranks = 0
 
     def add(self, postmortem: Postmortem) -> None:
-        """Take the bad parameters of one rank, before and after the reduction."""
+        """Add the bad parameters of one rank, before and after the reduction."""
         place = postmortem.coordinates
         self._gather("local", postmortem.local.parameters, place)
         self._gather("reduced", postmortem.reduced.parameters, place)
@@ -62,10 +66,12 @@ class ParameterMerger:
             self._cut_ranks += 1
 
     def merged(self, sizes: ParallelSizes) -> tuple[tuple[MergedParameter, ...], int, tuple[str, ...]]:
-        """The parameters, how many names are left out, and what a reader should know of the lists.
+        """Join what is still held back and list the parameters.
 
         Args:
-            sizes: the parallel layout, for the names of places.
+            sizes: the parallel layout, for the labels of ranks.
+        Returns:
+            The parameters, nearest to the loss first; how many are left out; notes.
         """
         self._join_all()
         ordered = sorted(self._seen, key=_nearest_to_loss)
@@ -78,7 +84,7 @@ class ParameterMerger:
         return listed, len(ordered) - len(listed), notes
 
     def _gather(self, where: Where, parameters: tuple[BadParameter, ...], place: Coordinates) -> None:
-        """Put a rank beside those with the same list: replicas have one, and it is joined once for all of them."""
+        """Add a rank to those with the same list."""
         if not parameters:
             return
         key = where, id(parameters)
@@ -159,13 +165,13 @@ class _LossRange:
 
 
 class LossMerger:
-    """Collects losses rank by rank; ranks that compute no loss add nothing."""
+    """Joins the losses of all ranks by micro-batch; ranks that compute no loss add nothing."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _LossRange] = {}
 
     def add(self, rank: int, microbatches: Iterable[Microbatch]) -> None:
-        """Take the micro-batches of one rank."""
+        """Add the micro-batches of one rank."""
         for microbatch in microbatches:
             if microbatch.loss is None:
                 continue
@@ -178,7 +184,7 @@ class LossMerger:
                 losses.nonfinite_ranks.append(rank)
 
     def merged(self) -> tuple[MicrobatchLosses, ...]:
-        """The losses by micro-batch, in the order of the step."""
+        """Return the losses by micro-batch, in the order of the step."""
         return tuple(_merge_losses(index, losses) for index, losses in sorted(self._seen.items()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from megatron_nanguard.diagnosis.looking import CONFIRM
-from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, can_run
+from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, is_runnable
 from megatron_nanguard.records.incident import Incident, RankedCause
 from megatron_nanguard.report.formatting import UNDECIDED
 from megatron_nanguard.report.opened_incident import OpenedIncident
@@ -20,7 +20,7 @@ NODES: Final = "torchrun --nnodes {hosts} --nproc-per-node {ranks} -m megatron_n
 def reproduction(opened: OpenedIncident) -> str:
     """Run the accused call alone; empty where it was not saved."""
     bundle = opened.home / BUNDLE_NAME
-    return REPRODUCE.format(script=bundle / "repro.py") if can_run(bundle) else ""
+    return REPRODUCE.format(script=bundle / "repro.py") if is_runnable(bundle) else ""
 
 
 def telling(opened: OpenedIncident) -> str:

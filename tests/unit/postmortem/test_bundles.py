@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.bundles import find_bundle, redact, state_cause
+from megatron_nanguard.postmortem.bundles import find_bundle, redact, write_cause
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import CapturedBatch, CapturedItem, CapturedIterator, CaptureFile, Leaf
 from megatron_nanguard.records.json.conversion import from_json, to_json
@@ -47,7 +47,7 @@ def test_an_incident_without_bundle_says_why_that_can_be(tmp_path: Path) -> None
 def test_the_verdict_is_written_into_the_call(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle")
 
-    state_cause(bundle, "hardware_transient")
+    write_cause(bundle, "hardware_transient")
 
     assert call_of(bundle) == SavedCall(rank=5, operator="aten.log.default", cause="hardware_transient")
     assert sorted(path.name for path in bundle.iterdir()) == ["call.json", "repro.py", "tensors.safetensors"]
@@ -63,7 +63,7 @@ def test_a_verdict_that_cannot_be_written_leaves_the_bundle_as_it_was(
     monkeypatch.setattr("os.replace", fail)
 
     with pytest.raises(OSError, match="No space left"):
-        state_cause(bundle, "hardware_transient")
+        write_cause(bundle, "hardware_transient")
     assert call_of(bundle) == SavedCall(rank=5, operator="aten.log.default")
     assert sorted(path.name for path in bundle.iterdir()) == ["call.json", "repro.py", "tensors.safetensors"]
 

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.postmortem.limits import BAD_BYTES, CLEAN_BYTES, INFECTED_BYTES, cut_health, fit, without_zeros
+from megatron_nanguard.postmortem.limits import (
+    BAD_BYTES,
+    CLEAN_BYTES,
+    INFECTED_BYTES,
+    cut_health,
+    cut_to_limit,
+    without_zeros,
+)
 from megatron_nanguard.records.health import HealthReading
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
@@ -32,11 +39,11 @@ def bad_rank(number: int, **changes: Any) -> Any:
 def test_what_fits_is_left_alone() -> None:
     whole = postmortem(0)
 
-    assert fit(whole) is whole
+    assert cut_to_limit(whole) is whole
 
 
 def test_the_file_of_a_bad_rank_is_cut_and_the_cut_is_counted() -> None:
-    cut = fit(bad_rank(5000))
+    cut = cut_to_limit(bad_rank(5000))
 
     assert len(to_json(cut)) <= BAD_BYTES
     assert len(cut.local.parameters) == 1024
@@ -49,11 +56,11 @@ def test_a_second_cut_adds_to_the_first() -> None:
     once = bad_rank(2000)
     once = replace(once, local=replace(once.local, truncated=7))
 
-    assert fit(once).local.truncated == 7 + 2000 - 1024
+    assert cut_to_limit(once).local.truncated == 7 + 2000 - 1024
 
 
 def test_the_first_parameters_are_the_ones_kept() -> None:
-    cut = fit(bad_rank(5000))
+    cut = cut_to_limit(bad_rank(5000))
 
     assert cut.local.parameters[0].name == "decoder.layers.0.mlp.linear_fc1.weight"
     assert cut.local.parameters[-1].name == "decoder.layers.1023.mlp.linear_fc1.weight"
@@ -62,7 +69,7 @@ def test_the_first_parameters_are_the_ones_kept() -> None:
 def test_a_clean_rank_of_a_large_world_writes_at_most_4_kib() -> None:
     microbatches = tuple(Microbatch(index, 10.0, 4096) for index in range(512))
 
-    cut = fit(postmortem(7, ranks=MANY_RANKS, microbatches=microbatches))
+    cut = cut_to_limit(postmortem(7, ranks=MANY_RANKS, microbatches=microbatches))
 
     assert len(to_json(cut)) <= CLEAN_BYTES
     assert cut.ranks is None
@@ -74,7 +81,7 @@ def test_a_clean_rank_of_a_large_world_writes_at_most_4_kib() -> None:
 def test_micro_batches_with_a_bad_loss_are_kept_first() -> None:
     microbatches = tuple(Microbatch(index, math.nan if index == 300 else 10.0, 4096) for index in range(512))
 
-    kept = [microbatch.index for microbatch in fit(postmortem(7, microbatches=microbatches)).microbatches]
+    kept = [microbatch.index for microbatch in cut_to_limit(postmortem(7, microbatches=microbatches)).microbatches]
 
     assert kept == [*range(len(kept) - 1), 300]
 
@@ -82,7 +89,7 @@ def test_micro_batches_with_a_bad_loss_are_kept_first() -> None:
 def test_an_infected_rank_of_a_large_world_writes_at_most_32_kib() -> None:
     infected = replace(bad_rank(400, ranks=MANY_RANKS), flags=replace(NO_FLAGS, reduced=True))
 
-    cut = fit(infected)
+    cut = cut_to_limit(infected)
 
     assert len(to_json(cut)) <= INFECTED_BYTES
     assert len(cut.reduced.parameters) == 16
@@ -91,7 +98,7 @@ def test_an_infected_rank_of_a_large_world_writes_at_most_32_kib() -> None:
 
 @pytest.mark.parametrize("rank", range(8))
 def test_the_files_of_the_demo_are_left_alone(rank: int) -> None:
-    assert fit(demo_postmortem(rank)) == demo_postmortem(rank)
+    assert cut_to_limit(demo_postmortem(rank)) == demo_postmortem(rank)
 
 
 def layers(number: int) -> dict[str, float | None]:
@@ -102,7 +109,7 @@ def test_a_clean_rank_with_forty_layers_writes_at_most_4_kib() -> None:
     microbatches = tuple(Microbatch(index, 10.0, 4096) for index in range(16))
     local = replace(FINITE_LOCAL, norm_by_layer=layers(40))
 
-    cut = fit(postmortem(7, ranks=MANY_RANKS, microbatches=microbatches, local=local))
+    cut = cut_to_limit(postmortem(7, ranks=MANY_RANKS, microbatches=microbatches, local=local))
 
     assert len(to_json(cut)) <= CLEAN_BYTES
     assert list(cut.local.norm_by_layer) == [f"decoder.layers.{layer}" for layer in range(0, 40, 2)]
@@ -112,7 +119,7 @@ def test_a_layer_with_a_bad_norm_is_never_cut() -> None:
     norms = {**layers(3000), "decoder.layers.1": math.nan}
     local = replace(bad_rank(5000).local, norm_by_layer=norms)
 
-    kept = fit(replace(bad_rank(5000), local=local)).local.norm_by_layer
+    kept = cut_to_limit(replace(bad_rank(5000), local=local)).local.norm_by_layer
 
     assert list(kept)[:3] == ["decoder.layers.0", "decoder.layers.1", "decoder.layers.3"]
     assert len(kept) == 1001
@@ -121,11 +128,11 @@ def test_a_layer_with_a_bad_norm_is_never_cut() -> None:
 def test_how_texts_were_put_together_is_left_out_first() -> None:
     told = (phrase("rank {rank}: {note}", rank=5, note="x"),)
 
-    assert fit(bad_rank(1, notes=told)).phrases == {
+    assert cut_to_limit(bad_rank(1, notes=told)).phrases == {
         "rank 5: x": Phrasing("rank {rank}: {note}", {"rank": "5", "note": "x"})
     }
-    assert fit(postmortem(0, notes=told)).phrases == {}
-    long = fit(bad_rank(1, notes=(phrase("rank {rank}: {note}", rank=5, note="x" * BAD_BYTES),)))
+    assert cut_to_limit(postmortem(0, notes=told)).phrases == {}
+    long = cut_to_limit(bad_rank(1, notes=(phrase("rank {rank}: {note}", rank=5, note="x" * BAD_BYTES),)))
     assert long.phrases == {}
 
 
@@ -161,7 +168,7 @@ def test_a_clean_rank_stays_small_and_keeps_the_picture_of_its_depth(
     layers = {f"decoder.layers.{layer}": 0.123456 for layer in range(num_layers)}
     local = LocalGradients(1.5, (), {}, 0, norm_by_layer=layers)
     reading = replace(TEMPERATURE, counters={f"errors of the kind number {number}": 0 for number in range(20)})
-    cut = fit(postmortem(7, local=local, health=health(7, readings=(reading,))))
+    cut = cut_to_limit(postmortem(7, local=local, health=health(7, readings=(reading,))))
     assert len(to_json(cut)) <= CLEAN_BYTES
     assert cut.local.norm_by_layer == layers
     assert (cut.health.readings if cut.health else None) == readings

@@ -51,8 +51,8 @@ CALL = Arbitration(rank=5, operator="aten.log.default", module="decoder.layers.3
 
 def merged_of(*told: tuple[DeviceHealth | None, str, bool]) -> list[int]:
     merger = HealthMerger()
-    for one, fate, was_tried in told:
-        merger.add(postmortem(0, health=one, arbitrations=(CALL,) if was_tried else ()), fate)
+    for one, set_name, was_tried in told:
+        merger.add(postmortem(0, health=one, arbitrations=(CALL,) if was_tried else ()), set_name)
     return [one.rank for one in merger.merged()]
 
 

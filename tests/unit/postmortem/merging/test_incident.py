@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.merging.incident import Exchanged, merge
+from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
 from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.incident import DeviceCount, Incident, Infected, MicrobatchLosses
 from megatron_nanguard.records.phrase import Phrasing, phrase
@@ -89,7 +89,7 @@ def test_without_any_exchange_each_rank_speaks_for_itself() -> None:
 
 
 def test_the_sets_of_the_exchange_beat_those_of_the_files() -> None:
-    other = Exchanged(RankSets((0,), (), (1, 2, 3, 4, 5, 6, 7)), (), ())
+    other = ExchangedSets(RankSets((0,), (), (1, 2, 3, 4, 5, 6, 7)), (), ())
 
     assert merge(DEMO, exchanged=other, policy=ABORT).ranks == other.ranks
 

@@ -9,7 +9,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from megatron_nanguard.diagnosis.concluding import conclude
-from megatron_nanguard.postmortem.merging.incident import Exchanged, merge
+from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
@@ -38,7 +38,7 @@ def written() -> bytes:
     """The demo of the factories with its origin, as a run writes it."""
     places = {rank: place(rank) for rank in range(8)}
     groups = describe(SETS.bad_before, places, SIZES)
-    exchanged = Exchanged(SETS, groups, describe(SETS.bad_after_only, places, SIZES))
+    exchanged = ExchangedSets(SETS, groups, describe(SETS.bad_after_only, places, SIZES))
     merged = merge(map(demo_postmortem, range(8)), exchanged=exchanged, policy=ABORT, files=["a.json", "b.json"])
     replay = ReplaySummary(True, "", True, ("plain: 0.34 s",), (ReplayPass("plain", "yes"),), "not_tried")
     bad = message(20, group(4, 5), sent="nan", causes=to_origin())
