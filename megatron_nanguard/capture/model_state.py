@@ -7,7 +7,6 @@ optimizer/optimizer 0, group 1, parameter 2/exp_avg
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from megatron_nanguard.megatron_api import optimizer_state
 from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import unwrap
 from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.sentinel.before_reduction import BucketNorms
@@ -30,7 +30,10 @@ Buffers = Mapping[tuple[Module, str], "Tensor | None"]
 
 
 def live_state(
-    chunks: Sequence[Module], names: ParameterMap, optimizer: Any, at_entry: Buffers | None = None
+    chunks: Sequence[ModelChunk],
+    names: ParameterMap,
+    optimizer: MegatronOptimizer | None,
+    at_entry: Buffers | None = None,
 ) -> dict[str, Tensor]:
     """Every parameter, buffer, main parameter and moment of this rank.
 
@@ -61,7 +64,9 @@ def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
 
 
 @torch.no_grad()
-def put_back(saved: Mapping[str, Tensor], chunks: Sequence[Module], names: ParameterMap, optimizer: Any) -> None:
+def put_back(
+    saved: Mapping[str, Tensor], chunks: Sequence[ModelChunk], names: ParameterMap, optimizer: MegatronOptimizer | None
+) -> None:
     """Write saved tensors over the live ones.
 
     Args:
@@ -94,7 +99,7 @@ def put_back(saved: Mapping[str, Tensor], chunks: Sequence[Module], names: Param
     optimizer_state.put_back(optimizer, of_optimizer)
 
 
-def _empty_buffers(chunks: Sequence[Module]) -> dict[str, tuple[Module, str]]:
+def _empty_buffers(chunks: Sequence[ModelChunk]) -> dict[str, tuple[Module, str]]:
     """Buffers that are registered and get a content later, by the names of `live_state`."""
     return {
         f"{BUFFER}{path}.{name}": (module, name)
@@ -104,7 +109,7 @@ def _empty_buffers(chunks: Sequence[Module]) -> dict[str, tuple[Module, str]]:
     }
 
 
-def _modules(chunks: Sequence[Module]) -> dict[str, Module]:
+def _modules(chunks: Sequence[ModelChunk]) -> dict[str, Module]:
     """Those inside the models by global path, and the models themselves."""
     return {f"chunk{number}": unwrap(chunk) for number, chunk in enumerate(chunks)} | name_modules(chunks)
 
@@ -133,7 +138,7 @@ def norms_by_name(buckets: Sequence[BucketNorms], names: ParameterMap) -> dict[s
     return found
 
 
-def state_bytes(chunks: Sequence[Module], names: ParameterMap, optimizer: Any) -> int:
+def state_bytes(chunks: Sequence[ModelChunk], names: ParameterMap, optimizer: MegatronOptimizer | None) -> int:
     """Bytes that model and optimizer of this rank take in a file.
 
     Before its first step Adam has no moments; they are counted as two tensors of the size of each main parameter.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.nn import Module
+
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Executions:
     checkpointing the others are not recomputed at all.
     """
 
-    def __init__(self, chunk: Module) -> None:
+    def __init__(self, chunk: ModelChunk) -> None:
         self._is_open = False
         self._microbatch = -1
         self._without_grad: deque[int] = deque()
@@ -64,7 +65,7 @@ class Executions:
         """Take the hook off the chunk."""
         self._handle.remove()
 
-    def _chunk_begins(self, chunk: Module, args: Any) -> None:
+    def _chunk_begins(self, chunk: ModelChunk, args: Any) -> None:
         if self._is_open and not is_inside_backward():
             self._microbatch += 1
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.drill.trigger import Trigger
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.registry import ParameterMap
 
 
@@ -22,7 +23,7 @@ class DrilledModel:
         head_width: elements of the last dim that belong to one attention head; None where the model has no heads.
     """
 
-    chunks: Sequence[Module]
+    chunks: Sequence[ModelChunk]
     modules: Mapping[str, Module]
     parameter_map: ParameterMap
     head_width: int | None

@@ -16,6 +16,7 @@ from megatron_nanguard.drill.trigger import Trigger
 from megatron_nanguard.drill.wgrad import WgradDrill
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.model_chunks import head_width
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome
 
@@ -37,7 +38,7 @@ class PlantedDrills:
         self._planted: list[PlantedDrill] = []
         self._elsewhere: dict[Drill, str] = {}
 
-    def attach(self, chunks: Sequence[Module], modules: Mapping[str, Module], parameter_map: ParameterMap) -> None:
+    def attach(self, chunks: Sequence[ModelChunk], modules: Mapping[str, Module], parameter_map: ParameterMap) -> None:
         """Plant every drill whose target is here; one that says `rank=*` passes over ranks without its target.
 
         Raises:

@@ -12,10 +12,11 @@ from megatron_nanguard.drill.planted import DrilledModel
 from megatron_nanguard.drill.poison import ElementRange, outside, positions
 from megatron_nanguard.drill.spec import Drill, Phase
 from megatron_nanguard.errors import DrillError
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.records.parameters import ParameterEntry
 
 
-def find_module(drill: Drill, site: DrilledModel) -> tuple[Module, Module]:
+def find_module(drill: Drill, site: DrilledModel) -> tuple[Module, ModelChunk]:
     """The module, and the chunk it is part of.
 
     Raises:

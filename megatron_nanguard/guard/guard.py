@@ -18,6 +18,7 @@ from megatron_nanguard.guarded_run import GuardedRun, Options, RunHandshake
 from megatron_nanguard.guarded_run.drilling import UNFIRED_EXIT_CODE
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.megatron_api import host_program
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine, Shield
 from megatron_nanguard.policy import abort
@@ -87,7 +88,7 @@ class Guard:
         size = dist.get_world_size() if local_world_size is None else local_world_size
         self._meet(range(rank_offset, rank_offset + size))
 
-    def chunk_wrapped(self, chunk: Any) -> None:
+    def chunk_wrapped(self, chunk: ModelChunk) -> None:
         """A chunk was wrapped for data parallelism: last occasion to meet; its own NaN check stands aside."""
         if not self._meetings:
             self._meet(range(dist.get_world_size()))
@@ -137,12 +138,12 @@ class Guard:
             "validate_result": self.stands_aside,
         }
 
-    def chunks_seen(self, chunks: Sequence[Any]) -> None:
+    def chunks_seen(self, chunks: Sequence[ModelChunk]) -> None:
         """Chunks whose parameters are being sorted."""
         if self.wards is not None:
             self.wards.chunks_seen(chunks)
 
-    def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
+    def optimizer_made(self, optimizer: MegatronOptimizer, chunks: Sequence[ModelChunk]) -> None:
         """Put an optimizer under guard."""
         if self.wards is not None:
             self.wards.optimizer_made(optimizer, chunks)
@@ -153,20 +154,20 @@ class Guard:
             return kwargs
         return self._steps.schedule_called(schedule, kwargs)
 
-    def gradients_ready(self, group: Any, force_all_reduce: bool) -> None:
+    def gradients_ready(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """A bucket group is about to be reduced. May run on an autograd thread."""
         if self._steps is not None:
             self._steps.gradients_ready(group, force_all_reduce)
 
-    def step(self, step: Callable[[], Any], optimizer: Any) -> Any:
+    def step(self, step: Callable[[], Any], optimizer: MegatronOptimizer) -> Any:
         """The host's step, of a rank that has nothing to train as well."""
         return step() if self._steps is None else self._steps.step(step, optimizer)
 
-    def decide(self, prepare: Callable[[], bool], optimizer: Any) -> bool:
+    def decide(self, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> bool:
         """The decision point."""
         return prepare() if self._steps is None else self._steps.decide(prepare, optimizer)
 
-    def norm_known(self, optimizer: Any, norm: Any) -> None:
+    def norm_known(self, optimizer: MegatronOptimizer, norm: Any) -> None:
         """The host has computed a gradient norm."""
         if self._steps is not None:
             self._steps.norm_known(optimizer, norm)

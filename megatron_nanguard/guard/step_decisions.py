@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from megatron_nanguard import incident
 from megatron_nanguard.coordination.vote import vote
@@ -14,6 +13,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.ward import PASS, Ward
 from megatron_nanguard.incident import Alarm, Setting
 from megatron_nanguard.incident.outcome import ExchangeOutcome
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import deciding
 from megatron_nanguard.policy.scaler import COUNTED_SKIP, Judgement
@@ -32,7 +32,7 @@ class Judge:
     def __init__(self, attempt: GuardedRun, shield: Shield, counts: Counter[str]) -> None:
         self._attempt, self._shield, self._counts = attempt, shield, counts
 
-    def vote(self, ward: Ward, optimizer: Any, voters: Voters) -> Alarm:
+    def vote(self, ward: Ward, optimizer: MegatronOptimizer, voters: Voters) -> Alarm:
         """What the ranks found, put together.
 
         Collective: all voters. Local work is shielded; the vote is not.

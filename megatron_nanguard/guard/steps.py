@@ -14,6 +14,7 @@ from megatron_nanguard.guarded_run.ward import PASS
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import skip
 from megatron_nanguard.records.incident import PolicyOutcome
@@ -60,21 +61,21 @@ class Steps:
                 ward.subject.is_open = True
         return kwargs
 
-    def gradients_ready(self, group: Any, force_all_reduce: bool) -> None:
+    def gradients_ready(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """A bucket group is about to be reduced. May run on an autograd thread."""
         with self._shield("before the reduction"):
             for ward in self._wards:
                 if ward.subject.holds(group) and not is_dispatched(group):
                     ward.before_reduction(group, force_all_reduce)
 
-    def norm_known(self, optimizer: Any, norm: Any) -> None:
+    def norm_known(self, optimizer: MegatronOptimizer, norm: Any) -> None:
         """The host has computed a gradient norm; the outermost optimizer's comes last and stands."""
         with self._shield("norm"):
             ward = self._wards.of_optimizer(optimizer)
             if ward is not None and norm is not None:
                 ward.subject.norms.append(norm)
 
-    def step(self, step: Callable[[], Any], optimizer: Any) -> Any:
+    def step(self, step: Callable[[], Any], optimizer: MegatronOptimizer) -> Any:
         """Vote for a rank that has nothing to train, and in some releases returns before ``prepare_grads``."""
         if self._depth or not optimizers.is_stub(optimizer):
             return step()
@@ -83,7 +84,7 @@ class Steps:
         result = step()
         return (False, None, None) if verdict.action == "skip" else result
 
-    def decide(self, prepare: Callable[[], bool], optimizer: Any) -> bool:
+    def decide(self, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> bool:
         """The decision point: vote, then let the host prepare its gradients, or veto."""
         if self._depth:
             return prepare()
@@ -94,7 +95,7 @@ class Steps:
         finally:
             self._depth -= 1
 
-    def _decide(self, optimizer: Any) -> PolicyOutcome:
+    def _decide(self, optimizer: MegatronOptimizer) -> PolicyOutcome:
         """One vote, and an incident when it raises an alarm.
 
         Collective: all voters of the optimizer. Local work is shielded; the vote is not.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from megatron_nanguard.coordination.store import Store
 from megatron_nanguard.drill.grammar import parse
@@ -13,6 +12,7 @@ from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.drill.spec import check_ranks
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api import buffers, host_program
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 
@@ -32,7 +32,7 @@ class Drilling:
         self._rank, self._world_size = rank, world_size
         self.crews: list[PlantedDrills] = []
 
-    def attach(self, chunks: Sequence[Any], names: ParameterMap, counters: Store) -> PlantedDrills:
+    def attach(self, chunks: Sequence[ModelChunk], names: ParameterMap, counters: Store) -> PlantedDrills:
         """Plant this rank's drills in a model.
 
         Raises:
@@ -69,7 +69,7 @@ class Drilling:
         return [f"{one.text!r} never fired ({one.why_not})" for one in outcomes if one.is_planted and not one.fired]
 
 
-def before_reduction(crew: PlantedDrills, group: Any) -> None:
+def before_reduction(crew: PlantedDrills, group: AnyBucketGroup) -> None:
     """Let a crew at the gradients of a bucket group that is about to be reduced."""
     for bucket in buffers.buckets(group):
         crew.before_reduction(buffers.bucket_params(bucket))

@@ -17,6 +17,7 @@ from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from megatron_nanguard.device import Device, device_of, training_device
 from megatron_nanguard.megatron_api import buffers, host_program, optimizers
 from megatron_nanguard.megatron_api.parallel import global_rank, world_size
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.scaler import ScalerTally
@@ -43,8 +44,8 @@ class GuardedOptimizer:
 
     def __init__(
         self,
-        optimizer: Any,
-        chunks: Sequence[Any],
+        optimizer: MegatronOptimizer | None,
+        chunks: Sequence[ModelChunk],
         electorate: VotingRanks,
         settings: Settings,
         guarded: Guarded = lambda where: nullcontext(),
@@ -134,7 +135,7 @@ class GuardedOptimizer:
         """Of the last steps, from the schedule's call to the decision; 0 before the first."""
         return statistics.median(self._seconds) if self._seconds else 0.0
 
-    def suspicions(self, optimizer: Any) -> Suspicions:
+    def suspicions(self, optimizer: MegatronOptimizer) -> Suspicions:
         """Everything that goes into the flags.
 
         Sync: none.
@@ -150,11 +151,11 @@ class GuardedOptimizer:
             raised_scale=self.raised_scale.look(optimizers.scaler_trackers(optimizer)),
         )
 
-    def holds(self, group: Any) -> bool:
+    def holds(self, group: AnyBucketGroup) -> bool:
         """Whether a bucket group is one of this optimizer's, in a step that is open."""
         return self.is_open and id(group) in self._groups
 
-    def owns(self, chunk: Any) -> bool:
+    def owns(self, chunk: ModelChunk) -> bool:
         """Whether a chunk is one of this optimizer's."""
         return any(chunk is mine for mine in self.chunks)
 
@@ -176,8 +177,8 @@ def _on_its_own() -> tuple[Coordinates, ParallelSizes]:
     return Coordinates(rank, 0, 0, 0, rank, 0, 0, rank), ParallelSizes(world, 1, 1, 1, world, 1, 1, world)
 
 
-def _device_of(chunks: Sequence[Any]) -> torch.device:
+def _device_of(chunks: Sequence[ModelChunk]) -> torch.device:
     for chunk in chunks:
         for param in chunk.parameters():
-            return param.device  # type: ignore[no-any-return]
+            return param.device
     return torch.device(training_device().backend)

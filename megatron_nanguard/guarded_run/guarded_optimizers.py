@@ -17,6 +17,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.ward import Ward
 from megatron_nanguard.health import watch_device
 from megatron_nanguard.megatron_api import host_program, optimizers
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.watching.watcher import Watcher
@@ -41,27 +42,27 @@ class GuardedOptimizers:
 
     # ---------------------------------------------------------------- taken on
 
-    def chunks_seen(self, chunks: Sequence[Any]) -> None:
+    def chunks_seen(self, chunks: Sequence[ModelChunk]) -> None:
         """Chunks whose parameters are being sorted: kept together for optimizers that are built past the factory."""
         others = [known for known in self._sorted if not _have_common(known, chunks)]
         joined = [chunk for known in self._sorted if _have_common(known, chunks) for chunk in known]
         joined += [chunk for chunk in chunks if not _have_common(joined, [chunk])]
         self._sorted = [*others, joined]
 
-    def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
+    def optimizer_made(self, optimizer: MegatronOptimizer, chunks: Sequence[ModelChunk]) -> None:
         """Take on an optimizer that the factory returned."""
         self._sorted.clear()
         self._take_on(optimizer, chunks)
 
-    def training(self, chunks: Sequence[Any]) -> Ward:
+    def training(self, chunks: Sequence[ModelChunk]) -> Ward:
         """The ward that a schedule trains; one that nobody has seen being built is taken on now."""
         return self._of_chunks(chunks) or self._take_on(None, self._sorted_with(chunks))
 
-    def _sorted_with(self, chunks: Sequence[Any]) -> Sequence[Any]:
+    def _sorted_with(self, chunks: Sequence[ModelChunk]) -> Sequence[Any]:
         """The chunks whose parameters were sorted together with these, as far as that was seen."""
         return next((known for known in self._sorted if _have_common(known, chunks)), chunks)
 
-    def _take_on(self, optimizer: Any, chunks: Sequence[Any]) -> Ward:
+    def _take_on(self, optimizer: MegatronOptimizer | None, chunks: Sequence[ModelChunk]) -> Ward:
         electorate = self._attempt.meeting.electorate()
         ward = Ward(GuardedOptimizer(optimizer, chunks, electorate, self._attempt.settings, self._shield))
         self._wards.append(ward)
@@ -135,7 +136,7 @@ class GuardedOptimizers:
 
     # ---------------------------------------------------------------- found again
 
-    def of_optimizer(self, optimizer: Any) -> Ward | None:
+    def of_optimizer(self, optimizer: MegatronOptimizer) -> Ward | None:
         """The ward of an optimizer or of one of its leaves."""
         for ward in self._wards:
             if ward.subject.optimizer is optimizer:
@@ -144,7 +145,7 @@ class GuardedOptimizers:
             (ward for ward in self._wards if ward.subject.is_open), None
         )
 
-    def _of_chunks(self, chunks: Sequence[Any]) -> Ward | None:
+    def _of_chunks(self, chunks: Sequence[ModelChunk]) -> Ward | None:
         return next((ward for ward in self._wards if any(ward.subject.owns(chunk) for chunk in chunks)), None)
 
     def dismiss(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.guarded_run.drilling import before_reduction
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.watching.watcher import Watcher
 
@@ -38,7 +38,7 @@ class Ward:
         if self.watcher is not None:
             self.watcher.step_begins(self.subject.step)
 
-    def before_reduction(self, group: Any, force_all_reduce: bool) -> None:
+    def before_reduction(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """A bucket group of this optimizer is about to be reduced."""
         if self.crew is not None:
             before_reduction(self.crew, group)

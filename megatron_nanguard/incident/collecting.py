@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from megatron_nanguard.capture.model_state import gradients_by_name, live_state,
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
 from megatron_nanguard.replay import RecordedCall
 from megatron_nanguard.replay.digests import named_digests
@@ -42,7 +42,7 @@ class Collector:
     """
 
     subject: GuardedOptimizer
-    optimizer: Any
+    optimizer: MegatronOptimizer
     level: str
     calls: Sequence[CaughtCall]
     gradients: Mapping[str, str]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.rank_evidence import RankEvidence, host_norm
 from megatron_nanguard.megatron_api import host_program, optimizers
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
 from megatron_nanguard.sentinel import Flag
@@ -26,7 +27,7 @@ class Alarm:
     """
 
     votes: tuple[int, ...]
-    optimizer: object
+    optimizer: MegatronOptimizer
 
     def has(self, flag: Flag) -> bool:
         """Whether some rank raised this flag."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
-from megatron_nanguard.megatron_api.protocols import BucketGroup, SelfReducingBucket
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk
 
 FIELDS = (
     *("is_last_microbatch", "is_first_batch", "params_with_grad"),
@@ -22,7 +22,7 @@ FIELDS = (
 """Of bucket groups, in 0.8 of buckets and buffers; each release has some of them."""
 
 
-def zero_gradients(chunks: Sequence[Any]) -> None:
+def zero_gradients(chunks: Sequence[ModelChunk]) -> None:
     """Empty the buffers, as a training loop does before the schedule call. Moves the bucket groups on to a next step.
 
     Not through the optimizer: ``zero_grad`` of 0.8 dispatches the first gather of parameters.
@@ -31,7 +31,7 @@ def zero_gradients(chunks: Sequence[Any]) -> None:
         chunk.zero_grad_buffer()
 
 
-def keep(chunks: Sequence[Module]) -> Callable[[], None]:
+def keep(chunks: Sequence[ModelChunk]) -> Callable[[], None]:
     """Note the state now; the result puts it back, as often as it is called. Gradients themselves are not copied.
 
     Source: megatron/core/distributed/distributed_data_parallel.py, zero_grad_buffer, which moves on the counters
@@ -52,7 +52,7 @@ def keep(chunks: Sequence[Module]) -> Callable[[], None]:
     return put_back
 
 
-def is_dispatched(group: BucketGroup | SelfReducingBucket) -> bool:
+def is_dispatched(group: AnyBucketGroup) -> bool:
     """Say whether a reduction was started and not yet waited for: the gradients are no longer this rank's own.
 
     Source: megatron/core/distributed/param_and_grad_buffer.py: ``grad_reduce_handle``, before 0.10
@@ -63,7 +63,7 @@ def is_dispatched(group: BucketGroup | SelfReducingBucket) -> bool:
 
 
 @contextmanager
-def weights_stay(chunks: Sequence[Module]) -> Iterator[None]:
+def weights_stay(chunks: Sequence[ModelChunk]) -> Iterator[None]:
     """No weight is gathered again: that would heal one that went bad after its gathering.
 
     Marks of the bucket groups stay as they are made here; `keep` puts them back.

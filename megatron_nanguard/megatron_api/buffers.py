@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.protocols import (
+    AnyBucketGroup,
     Bucket,
-    BucketGroup,
+    ModelChunk,
     ModelParameter,
     ParamAndGradBuffer,
     SelfReducingBucket,
@@ -21,7 +22,7 @@ UNKNOWN_START = -1
 """Start of a local part whose place in the whole parameter the sharding does not tell."""
 
 
-def grad_buffers(chunk: Module) -> list[ParamAndGradBuffer]:
+def grad_buffers(chunk: ModelChunk) -> list[ParamAndGradBuffer]:
     """Return the chunk's gradient buffers, those of experts last; none for FSDP and plain modules.
 
     Source: megatron/core/distributed/distributed_data_parallel.py: lists that hide `nn.Module.buffers`
@@ -30,7 +31,7 @@ def grad_buffers(chunk: Module) -> list[ParamAndGradBuffer]:
     return [*attributes.get("buffers", ()), *attributes.get("expert_parallel_buffers", ())]
 
 
-def bucket_groups(chunk: Module) -> list[BucketGroup | SelfReducingBucket]:
+def bucket_groups(chunk: ModelChunk) -> list[AnyBucketGroup]:
     """Return what is communicated together: bucket groups, or in 0.8 the buckets themselves."""
     attributes = vars(chunk)
     if "bucket_groups" not in attributes:
@@ -38,7 +39,7 @@ def bucket_groups(chunk: Module) -> list[BucketGroup | SelfReducingBucket]:
     return [*attributes["bucket_groups"], *attributes["expert_parallel_bucket_groups"]]
 
 
-def buckets(group: BucketGroup | SelfReducingBucket) -> list[Bucket]:
+def buckets(group: AnyBucketGroup) -> list[Bucket]:
     """Return the buckets of a bucket group; in 0.8, where a bucket communicates for itself, that bucket."""
     return list(group.buckets) if hasattr(group, "buckets") else [group]
 
@@ -73,7 +74,7 @@ def owned_range(buffer: ParamAndGradBuffer, bucket: Bucket) -> tuple[int, int]:
     return start, start + shard
 
 
-def gradient_tensors(chunks: Sequence[Module]) -> list[Tensor]:
+def gradient_tensors(chunks: Sequence[ModelChunk]) -> list[Tensor]:
     """Every tensor in which gradients are added up: the buffers, and from 0.17 on the main grads beside them."""
     found: list[Tensor] = []
     for chunk in chunks:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.records.fingerprint import HostChange
 
 PACKAGES = ("torch", "megatron-core", "megatron-nanguard", "numpy", "torch-npu", "transformer-engine", "apex")
@@ -96,7 +97,7 @@ class HostChecks:
     def __init__(self) -> None:
         self._switched: list[_Switched] = []
 
-    def switch_off(self, chunks: Sequence[Any]) -> None:
+    def switch_off(self, chunks: Sequence[ModelChunk]) -> None:
         """Switch off the bucket check of each chunk; without a rerun machine also the loss check of the scripts.
 
         Source: megatron/core/distributed/param_and_grad_buffer.py, start_grad_sync

@@ -7,16 +7,18 @@ from typing import Any
 
 from torch.nn import Module
 
+from megatron_nanguard.megatron_api.protocols import ModelChunk
+
 _HEAD_COUNTS = ("num_attention_heads_per_partition", "num_query_groups_per_partition")
 """Attributes of an attention module: how many heads of queries, and of keys and values, it has on this rank."""
 
 
-def chunks_of(model: Any) -> list[Any]:
-    """The model chunks of a schedule's ``model``: one, or a list of them under virtual pipelining."""
+def chunks_of(model: ModelChunk | Sequence[ModelChunk]) -> list[ModelChunk]:
+    """Return the model chunks of a schedule's ``model``: one, or a list of them under virtual pipelining."""
     return list(model) if isinstance(model, Sequence) else [model]
 
 
-def wrapper_chain(chunk: Module) -> Iterator[Module]:
+def wrapper_chain(chunk: ModelChunk) -> Iterator[Module]:
     """Yield the chunk and what it wraps, outermost first: DDP or FSDP, then Float16Module, then the model.
 
     Source: megatron/core/transformer/module.py and megatron/core/distributed: every wrapper calls its inside `module`.
@@ -27,13 +29,13 @@ def wrapper_chain(chunk: Module) -> Iterator[Module]:
         level = level._modules.get("module")
 
 
-def unwrap(chunk: Module) -> Module:
+def unwrap(chunk: ModelChunk) -> Module:
     """Return the model inside all wrappers."""
     *_, model = wrapper_chain(chunk)
     return model
 
 
-def chunk_attribute(chunk: Module, name: str) -> Any:
+def chunk_attribute(chunk: ModelChunk, name: str) -> Any:
     """Return the first instance attribute of this name that is set, outermost wrapper first; None if none is.
 
     Only `vars` is read: class attributes and lazy `__getattr__` of a wrapper say nothing about this chunk.
@@ -42,7 +44,7 @@ def chunk_attribute(chunk: Module, name: str) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def vp_stage(chunk: Module) -> int | None:
+def vp_stage(chunk: ModelChunk) -> int | None:
     """Return the chunk's virtual pipeline stage; None up to 0.12, where the place in the list of chunks counts.
 
     Source: megatron/core/models/gpt/gpt_model.py, GPTModel.vp_stage
@@ -69,7 +71,7 @@ def local_expert_indices(module: Module) -> Sequence[int] | None:
     return indices
 
 
-def head_width(chunk: Module) -> int | None:
+def head_width(chunk: ModelChunk) -> int | None:
     """Return how many elements of the last dim belong to one head; None for a model without Megatron's config.
 
     Source: megatron/core/transformer/transformer_config.py, TransformerConfig.kv_channels
@@ -78,11 +80,11 @@ def head_width(chunk: Module) -> int | None:
     return width
 
 
-def attention_heads(chunks: Iterable[Module]) -> frozenset[int]:
-    """Return every number of heads, of queries or of keys, that a module of the chunks has on this rank.
+def attention_heads(models: Iterable[Module]) -> frozenset[int]:
+    """Return every number of heads, of queries or of keys, that a module in these models has on this rank.
 
     Source: megatron/core/transformer/attention.py, Attention.num_attention_heads_per_partition
     """
-    modules = (module for chunk in chunks for module in chunk.modules())
+    modules = (module for model in models for module in model.modules())
     counts = (vars(module).get(name) for module in modules for name in _HEAD_COUNTS)
     return frozenset(count for count in counts if isinstance(count, int) and count > 1)

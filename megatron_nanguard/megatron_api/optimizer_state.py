@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.optimizers import leaves, scalers
+from megatron_nanguard.megatron_api.protocols import InnerOptimizer, LeafOptimizer, MegatronOptimizer
 
 PAIRS = (
     ("float16_groups", "fp32_from_float16_groups"),
@@ -48,24 +49,24 @@ class OptimizerParameter(NamedTuple):
         return self.param is None or self.main.untyped_storage().data_ptr() != self.param.untyped_storage().data_ptr()
 
 
-def optimizer_parameters(optimizer: Any) -> list[OptimizerParameter]:
+def optimizer_parameters(optimizer: MegatronOptimizer | None) -> list[OptimizerParameter]:
     """All of it, in the order of the optimizers and their groups; nothing where the optimizer is not known."""
     return [one for number, leaf, inner in _with_inner(optimizer) for one in _of_leaf(number, leaf, inner)]
 
 
-def inner_optimizers(optimizer: Any) -> list[tuple[int, Any]]:
+def inner_optimizers(optimizer: MegatronOptimizer | None) -> list[tuple[int, InnerOptimizer]]:
     """The optimizers of torch, apex or Transformer Engine inside Megatron's, each with the number of its leaf."""
     return [(number, inner) for number, _, inner in _with_inner(optimizer)]
 
 
-def unknown_places(optimizer: Any, kept: Mapping[str, Tensor]) -> list[str]:
+def unknown_places(optimizer: MegatronOptimizer | None, kept: Mapping[str, Tensor]) -> list[str]:
     """Places, of values named as for `put_back`, at which this optimizer has no parameter."""
     known = {one.place for one in optimizer_parameters(optimizer)}
     places = dict.fromkeys(name.rpartition("/")[0] for name in kept)
     return [place for place in places if place not in known]
 
 
-def put_back(optimizer: Any, kept: Mapping[str, Tensor]) -> None:
+def put_back(optimizer: MegatronOptimizer | None, kept: Mapping[str, Tensor]) -> None:
     """Write values over what `optimizer_parameters` found: "PLACE/main" and "PLACE/exp_avg" by its places.
 
     State that an optimizer makes in its first step is made here; for values at `unknown_places` there is no room.
@@ -83,7 +84,7 @@ def put_back(optimizer: Any, kept: Mapping[str, Tensor]) -> None:
                     _put_slot(inner.state[one.main], slot, value, one.main)
 
 
-def numbers(optimizer: Any) -> dict[str, float]:
+def numbers(optimizer: MegatronOptimizer | None) -> dict[str, float]:
     """All of them by name, such as "scaler 0, growth_tracker" or "optimizer 0, group 1, step".
 
     Source: megatron/core/optimizer/grad_scaler.py; apex and Transformer Engine count steps per group
@@ -97,7 +98,7 @@ def numbers(optimizer: Any) -> dict[str, float]:
     return found | {name: float(group["step"]) for name, group in _groups(optimizer) if "step" in group}
 
 
-def put_numbers_back(optimizer: Any, kept: Mapping[str, float]) -> None:
+def put_numbers_back(optimizer: MegatronOptimizer | None, kept: Mapping[str, float]) -> None:
     """Set what `numbers` gave; a scaler or a count that is not among them stays as it is."""
     for number, scaler in enumerate(scalers(optimizer)):
         present = {f"scaler {number}, {name}": (name, value) for name, value in scaler.state_dict().items()}
@@ -117,14 +118,12 @@ def _put_slot(slots: MutableMapping[str, Any], name: str, value: Tensor, main: T
         slots[name] = value.clone() if value.dim() == 0 else value.to(main.device, copy=True)
 
 
-def _with_inner(optimizer: Any) -> list[tuple[int, Any, Any]]:
-    if optimizer is None:
-        return []
-    found = [(number, leaf, getattr(leaf, "optimizer", None)) for number, leaf in enumerate(leaves(optimizer))]
-    return [one for one in found if one[2] is not None]
+def _with_inner(optimizer: MegatronOptimizer | None) -> list[tuple[int, LeafOptimizer, InnerOptimizer]]:
+    found = ((number, leaf, getattr(leaf, "optimizer", None)) for number, leaf in enumerate(leaves(optimizer)))
+    return [(number, leaf, inner) for number, leaf, inner in found if inner is not None]
 
 
-def _of_leaf(number: int, leaf: Any, inner: Any) -> Iterator[OptimizerParameter]:
+def _of_leaf(number: int, leaf: LeafOptimizer, inner: InnerOptimizer) -> Iterator[OptimizerParameter]:
     models = _model_params(leaf)
     for group_number, group in enumerate(inner.param_groups):
         for param_number, main in enumerate(group["params"]):
@@ -135,7 +134,7 @@ def _of_leaf(number: int, leaf: Any, inner: Any) -> Iterator[OptimizerParameter]
             )
 
 
-def _model_params(leaf: Any) -> dict[int, Parameter]:
+def _model_params(leaf: LeafOptimizer) -> dict[int, Parameter]:
     """Model parameter by the id of its main parameter; precision-aware optimizers keep None in place of those."""
     found: dict[int, Parameter] = {}
     for models, mains in PAIRS:
@@ -146,7 +145,7 @@ def _model_params(leaf: Any) -> dict[int, Parameter]:
     return found
 
 
-def _groups(optimizer: Any) -> Iterator[tuple[str, MutableMapping[str, Any]]]:
+def _groups(optimizer: MegatronOptimizer | None) -> Iterator[tuple[str, MutableMapping[str, Any]]]:
     for number, inner in inner_optimizers(optimizer):
         for place, group in enumerate(inner.param_groups):
             yield f"optimizer {number}, group {place}, step", group

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from torch import Tensor
 
+from megatron_nanguard.megatron_api.protocols import (
+    DynamicGradScaler,
+    GradScaler,
+    LeafOptimizer,
+    MegatronOptimizer,
+    ModelChunk,
+)
 
-def leaves(optimizer: Any) -> list[Any]:
-    """The innermost optimizers, in order. ``ChainedOptimizer`` may be nested; MiMo keeps its active ones in a list.
+
+def leaves(optimizer: MegatronOptimizer | None) -> list[LeafOptimizer]:
+    """Return the innermost optimizers, in order. ``ChainedOptimizer`` may be nested; MiMo keeps its own in a list.
 
     Source: megatron/core/optimizer/optimizer.py, megatron/core/models/mimo/optimizer.py
     """
+    if optimizer is None:
+        return []
     children = getattr(optimizer, "chained_optimizers", None)
     if children is None:
         children = getattr(optimizer, "_active_optimizers", None)
     if children is None:
-        return [optimizer]
+        return [cast("LeafOptimizer", optimizer)]
     return [leaf for child in children for leaf in leaves(child)]
 
 
-def is_stub(optimizer: Any) -> bool:
+def is_stub(optimizer: MegatronOptimizer) -> bool:
     """Whether this rank has nothing to train, so that core 0.11 returns from ``step`` at once."""
     return bool(getattr(optimizer, "is_stub_optimizer", False))
 
 
-def model_chunks(optimizer: Any) -> list[Any]:
+def model_chunks(optimizer: MegatronOptimizer) -> list[ModelChunk]:
     """The chunks an optimizer was built for, as far as it keeps them (from core 0.9 on)."""
     chunks = list(getattr(optimizer, "model_chunks", ()))
     for leaf in leaves(optimizer) if not chunks else ():
@@ -34,23 +44,23 @@ def model_chunks(optimizer: Any) -> list[Any]:
     return chunks
 
 
-def scalers(optimizer: Any) -> list[Any]:
+def scalers(optimizer: MegatronOptimizer | None) -> list[GradScaler]:
     """The loss scalers of the leaves, each once; empty for fp32 and for bf16 without a scale."""
     found = {id(s): s for s in (getattr(leaf, "grad_scaler", None) for leaf in leaves(optimizer)) if s is not None}
     return list(found.values())
 
 
-def dynamic_scalers(optimizer: Any) -> list[Any]:
+def dynamic_scalers(optimizer: MegatronOptimizer) -> list[DynamicGradScaler]:
     """Those that adjust themselves, so that overflow is part of their work."""
-    return [scaler for scaler in scalers(optimizer) if hasattr(scaler, "min_scale")]
+    return [cast("DynamicGradScaler", scaler) for scaler in scalers(optimizer) if hasattr(scaler, "min_scale")]
 
 
-def is_dynamic(optimizer: Any) -> bool:
+def is_dynamic(optimizer: MegatronOptimizer) -> bool:
     """Whether a scaler of this optimizer adjusts itself."""
     return bool(dynamic_scalers(optimizer))
 
 
-def scale_is_minimal(optimizer: Any) -> Tensor | None:
+def scale_is_minimal(optimizer: MegatronOptimizer) -> Tensor | None:
     """bool [1] on the scaler's device: a dynamic scale has no room left to back off. None without one.
 
     Sync: none.
@@ -61,7 +71,7 @@ def scale_is_minimal(optimizer: Any) -> Tensor | None:
     return None
 
 
-def loss_scale(optimizer: Any) -> float | None:
+def loss_scale(optimizer: MegatronOptimizer) -> float | None:
     """The loss scale; None without a scaler.
 
     Sync: one host read.
@@ -86,7 +96,7 @@ class ScalerTrackers:
     hysteresis: int
 
 
-def scaler_trackers(optimizer: Any) -> list[ScalerTrackers]:
+def scaler_trackers(optimizer: MegatronOptimizer) -> list[ScalerTrackers]:
     """Of each dynamic scaler that counts as Megatron's does; one of a trainer's own may not.
 
     Source: megatron/core/optimizer/grad_scaler.py, DynamicGradScaler.update
@@ -103,7 +113,7 @@ def scaler_trackers(optimizer: Any) -> list[ScalerTrackers]:
     ]
 
 
-def scale_window(optimizer: Any) -> int:
+def scale_window(optimizer: MegatronOptimizer) -> int:
     """``--loss-scale-window``: good steps after which a dynamic scale goes up; 0 without one."""
     return max((scaler.growth_interval for scaler in dynamic_scalers(optimizer)), default=0)
 
@@ -114,7 +124,7 @@ class ScalerStates:
     Source: megatron/core/optimizer/grad_scaler.py, which rebinds the scale and never writes into it
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: MegatronOptimizer) -> None:
         self._kept = [(scaler, scaler.state_dict()) for scaler in scalers(optimizer)]
 
     def back_off(self) -> None:
@@ -127,6 +137,6 @@ class ScalerStates:
             scaler.update(True)
 
 
-def clip_threshold(optimizer: Any) -> float:
+def clip_threshold(optimizer: MegatronOptimizer | None) -> float:
     """``--clip-grad``; 0 when gradients are not clipped."""
     return float(getattr(getattr(optimizer, "config", None), "clip_grad", 0.0) or 0.0)

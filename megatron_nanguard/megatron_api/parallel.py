@@ -6,9 +6,9 @@ import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import Module
 
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 
 class Position(NamedTuple):
@@ -42,7 +42,7 @@ _AXES = {
 }
 
 
-def position(chunk: Module, axis: str) -> Position:
+def position(chunk: ModelChunk, axis: str) -> Position:
     """Return this rank's place on one axis.
 
     Args:
@@ -65,7 +65,7 @@ def position(chunk: Module, axis: str) -> Position:
     return Position(0, 1)
 
 
-def _from_collection(chunk: Module, names: _AxisGroups) -> Any:
+def _from_collection(chunk: ModelChunk, names: _AxisGroups) -> Any:
     # Fields that nobody set raise on access, so only the instance dictionary is asked.
     collection = chunk_attribute(chunk, "pg_collection")
     return None if collection is None else vars(collection).get(names.field)

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.buffers import (
     grad_buffers,
@@ -24,7 +24,7 @@ from megatron_nanguard.megatron_api.buffers import (
 )
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 from megatron_nanguard.megatron_api.parallel import position
-from megatron_nanguard.megatron_api.protocols import ModelParameter, ParamAndGradBuffer, TransformerConfig
+from megatron_nanguard.megatron_api.protocols import ModelChunk, ModelParameter, ParamAndGradBuffer, TransformerConfig
 
 NO_BUFFER = -1
 """Buffer number of a piece that is one parameter's own gradient, in a chunk without gradient buffers."""
@@ -67,7 +67,7 @@ class Segment(NamedTuple):
     param_start: int
 
 
-def reduced_pieces(chunks: Sequence[Module]) -> list[Piece]:
+def reduced_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
     """Return what the optimizer will consume on this rank once the gradients are reduced.
 
     Returns:
@@ -84,7 +84,7 @@ def reduced_pieces(chunks: Sequence[Module]) -> list[Piece]:
     return pieces
 
 
-def surviving_local_pieces(chunks: Sequence[Module]) -> list[Piece]:
+def surviving_local_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
     """Return where this rank's own values from before the reduction still stand after it.
 
     Returns:
@@ -106,7 +106,7 @@ def surviving_local_pieces(chunks: Sequence[Module]) -> list[Piece]:
     return pieces
 
 
-def parameter_segments(chunks: Sequence[Module], piece: Piece) -> list[Segment]:
+def parameter_segments(chunks: Sequence[ModelChunk], piece: Piece) -> list[Segment]:
     """Return the parameters that a piece consists of, in its order; padding between them is left out."""
     chunk = chunks[piece.chunk]
     numel = piece.data.numel()
@@ -119,7 +119,7 @@ def parameter_segments(chunks: Sequence[Module], piece: Piece) -> list[Segment]:
     return segments
 
 
-def summed_further(chunk: Module) -> set[int]:
+def summed_further(chunk: ModelChunk) -> set[int]:
     """Return the ids of the chunk's parameters whose gradients are also added up over TP, PP or GTP ranks.
 
     Source: megatron/core/distributed/finalize_model_grads.py, `_allreduce_non_tensor_model_parallel_grads`,
@@ -153,7 +153,7 @@ def _consumed_pieces(chunk_number: int, buffer_number: int, buffer: ParamAndGrad
                 yield Piece(chunk_number, buffer_number, bucket_number, low, data)
 
 
-def _parameter_pieces(chunk_number: int, chunk: Module) -> Iterator[Piece]:
+def _parameter_pieces(chunk_number: int, chunk: ModelChunk) -> Iterator[Piece]:
     for number, param in enumerate(chunk.parameters()):
         gradient = local_gradient(param)
         if gradient is not None and gradient.data.numel():

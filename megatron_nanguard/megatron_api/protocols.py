@@ -124,7 +124,7 @@ class SelfReducingBucket(Bucket, Protocol):
         """Begin the reduction."""
 
 
-CommunicatingUnit = BucketGroup | SelfReducingBucket
+AnyBucketGroup = BucketGroup | SelfReducingBucket
 """What calls ``start_grad_sync``: a bucket group, in 0.8 a bucket."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from torch.nn import Module
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 Around = Callable[["int | None", int, bool], AbstractContextManager[Any]]
 """``around(microbatch, chunk, in_backward)``: entered for the length of a step; the micro-batch is None if unknown."""
@@ -18,7 +18,7 @@ SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 
 
 @contextmanager
-def followed(chunks: Sequence[Module], around: Around) -> Iterator[None]:
+def followed(chunks: Sequence[ModelChunk], around: Around) -> Iterator[None]:
     """Enter `around` for every step until the end.
 
     Source: megatron/core/pipeline_parallel/schedules.py, forward_step (``model`` and ``current_microbatch`` in every
@@ -36,7 +36,7 @@ def followed(chunks: Sequence[Module], around: Around) -> Iterator[None]:
 
 
 def _forward(
-    step: Callable[..., Any], chunks: Sequence[Module], around: Around, outputs: dict[int, tuple[int | None, int]]
+    step: Callable[..., Any], chunks: Sequence[ModelChunk], around: Around, outputs: dict[int, tuple[int | None, int]]
 ) -> Callable[..., Any]:
     signature = inspect.signature(step)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.model_chunks import layer_number, local_expert_indices, unwrap
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 _MTP_DEPTH = re.compile(r"(^|\.)mtp\.layers\.\d+$")
 _EXPERT_PARAMETER = re.compile(r"(weight|bias)(\d+)")
@@ -54,7 +55,7 @@ class _Place(NamedTuple):
     in_mtp: bool
 
 
-def name_modules(chunks: Sequence[Module]) -> dict[str, Module]:
+def name_modules(chunks: Sequence[ModelChunk]) -> dict[str, Module]:
     """Return every module inside the chunks' models by its global path."""
     named: dict[str, Module] = {}
     for number, chunk in enumerate(chunks):
@@ -66,7 +67,7 @@ def name_modules(chunks: Sequence[Module]) -> dict[str, Module]:
     return named
 
 
-def name_parameters(chunks: Sequence[Module]) -> list[NamedParameter]:
+def name_parameters(chunks: Sequence[ModelChunk]) -> list[NamedParameter]:
     """Return every parameter of the chunks with its global name, frozen ones included, in the chunks' order."""
     named: dict[str, NamedParameter] = {}
     for number, chunk in enumerate(chunks):

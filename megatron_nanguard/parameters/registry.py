@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.buffers import grad_buffers, owned_range, uses_distributed_optimizer
 from megatron_nanguard.megatron_api.pieces import Piece, parameter_segments
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.naming import NamedParameter, name_parameters
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.parameters import ParameterEntry
@@ -49,7 +50,7 @@ class ParameterMap:
         is_sharded: ranks of one replica group own different parts (distributed optimizer, FSDP).
     """
 
-    def __init__(self, chunks: Sequence[Module], sizes: ParallelSizes) -> None:
+    def __init__(self, chunks: Sequence[ModelChunk], sizes: ParallelSizes) -> None:
         """Read the map off the chunks, after DDP has laid out its buffers.
 
         Args:
@@ -109,7 +110,7 @@ def index_in(entry: ParameterEntry, param_start: int, offset: int) -> tuple[int,
     return tuple(reversed(index))
 
 
-def _buffer_places(chunks: Sequence[Module]) -> dict[int, _BufferPlace]:
+def _buffer_places(chunks: Sequence[ModelChunk]) -> dict[int, _BufferPlace]:
     """Return where each parameter's gradient stands, by id.
 
     Source: megatron/core/distributed/param_and_grad_buffer.py, `param_index_map`; the shard is the one that

@@ -19,6 +19,7 @@ from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.patch_points import (
     ESSENTIAL,
     forward_backward,
@@ -87,14 +88,14 @@ class ReloadJob:
             "validate_result": self.stands_aside,
         }
 
-    def chunk_wrapped(self, chunk: Any) -> None:
+    def chunk_wrapped(self, chunk: ModelChunk) -> None:
         """Megatron's own NaN check would end the step before its gradients can be compared."""
         missing = [self._engine.declined[group] for group in ESSENTIAL if group in self._engine.declined]
         if missing:
             raise ReplayError(f"the step cannot be run with this Megatron: {'; '.join(missing)}")
         self._host_checks.switch_off([chunk])
 
-    def optimizer_made(self, optimizer: Any, chunks: Sequence[Any]) -> None:
+    def optimizer_made(self, optimizer: MegatronOptimizer, chunks: Sequence[ModelChunk]) -> None:
         """Remember whose loss scale and main parameters are to be put back.
 
         The run wrote its arguments down at this moment, and Megatron changes some of them later.
@@ -113,12 +114,12 @@ class ReloadJob:
         self._step = reload_step(self._incident, chunks, self._optimizer_of(chunks))
         return {**kwargs, "data_iterator": self._step.data_iterator, "num_microbatches": self._step.num_microbatches}
 
-    def gradients_ready(self, group: Any, force_all_reduce: bool) -> None:
+    def gradients_ready(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """Norms before the reduction: they tell a difference of this rank's own from one that came in with it."""
         if self._step is not None and not is_dispatched(group):
             self._before.look(group, force_all_reduce)
 
-    def decide(self, prepare: Callable[[], bool], optimizer: Any) -> NoReturn:
+    def decide(self, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> NoReturn:
         """Compare and leave, before anything is unscaled, clipped or applied.
 
         Collective: all ranks.
@@ -132,7 +133,7 @@ class ReloadJob:
         self.has_compared = True
         raise SystemExit(code)
 
-    def step(self, step: Callable[[], Any], optimizer: Any) -> Any:
+    def step(self, step: Callable[[], Any], optimizer: MegatronOptimizer) -> Any:
         """A rank that has nothing to train may never come to ``prepare_grads``."""
         return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
 
@@ -140,7 +141,7 @@ class ReloadJob:
         """Whether a check of the host is left out: NaN and Inf only."""
         return rejection_func in host_program.NAN_CHECKS
 
-    def _optimizer_of(self, chunks: Sequence[Any]) -> Any:
+    def _optimizer_of(self, chunks: Sequence[ModelChunk]) -> Any:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
         return next((optimizer for optimizer, _ in known), None)
 

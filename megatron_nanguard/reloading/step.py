@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.nn import Module
-
 from megatron_nanguard.capture import Captured, random_states, read
 from megatron_nanguard.capture.leaves import put_together
 from megatron_nanguard.capture.model_state import gradients_by_name, norms_by_name
@@ -23,6 +21,7 @@ from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.optimizer_state import put_numbers_back
 from megatron_nanguard.megatron_api.parallel import global_rank
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
@@ -47,7 +46,7 @@ class ReloadedStep:
         data_iterator: for the schedule: an iterator, a list of them or None, as it was.
     """
 
-    def __init__(self, captured: Captured, chunks: Sequence[Module], names: ParameterMap) -> None:
+    def __init__(self, captured: Captured, chunks: Sequence[ModelChunk], names: ParameterMap) -> None:
         self._captured, self._names = captured, names
         record = captured.record
         self.step = record.step
@@ -69,7 +68,9 @@ class ReloadedStep:
         return Comparison.of(self._captured.record, now, norms_by_name(before_reduction, self._names))
 
 
-def reload_step(directory: str | Path, model: Any, optimizer: Any = None) -> ReloadedStep:
+def reload_step(
+    directory: str | Path, model: ModelChunk | Sequence[ModelChunk], optimizer: MegatronOptimizer | None = None
+) -> ReloadedStep:
     """Put a captured step into a model of the same layout and arguments; its forward-backward pass comes next.
 
     Args:

@@ -9,13 +9,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.optimizer_state import OptimizerParameter, optimizer_parameters
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.naming import name_modules
 from megatron_nanguard.parameters.registry import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding, AuditKind
@@ -45,7 +46,7 @@ class _Suspect:
 
 
 def audit(
-    chunks: Sequence[Module], names: ParameterMap, optimizer: Any, batch: Batch, rank: int
+    chunks: Sequence[ModelChunk], names: ParameterMap, optimizer: MegatronOptimizer | None, batch: Batch, rank: int
 ) -> tuple[AuditFinding, ...]:
     """Return every tensor that was bad already on this rank.
 
@@ -88,7 +89,7 @@ def _state(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[
             yield _Suspect("exp_avg_sq", name, one.state["exp_avg_sq"])
 
 
-def _buffers(chunks: Sequence[Module]) -> Iterator[_Suspect]:
+def _buffers(chunks: Sequence[ModelChunk]) -> Iterator[_Suspect]:
     for path, module in name_modules(chunks).items():
         for name, buffer in module._buffers.items():
             if buffer is not None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 SYNCHRONOUS = "synchronous"
 LOWER_SCALE = "loss scale / 256"
@@ -46,7 +46,7 @@ class Synchronous(TorchDispatchMode):
 
 
 @contextmanager
-def lower_scale(chunks: Sequence[Module], factor: float = LOWERED) -> Iterator[None]:
+def lower_scale(chunks: Sequence[ModelChunk], factor: float = LOWERED) -> Iterator[None]:
     """Scale the loss by less than the loss scaler would: ``replay(call, lower_scale(chunks))``.
 
     Gradients that are finite then were an overflow of the scale, and the scaler is at work.

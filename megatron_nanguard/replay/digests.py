@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api import rng_tracker
 from megatron_nanguard.megatron_api.buffers import gradient_tensors
 from megatron_nanguard.megatron_api.process_state import accumulated_tensors
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 RUN = 1 << 20
 """Words at a time, so that weights and products take little memory."""
@@ -36,7 +36,7 @@ class Digests:
     accumulators: str
 
     @classmethod
-    def take(cls, chunks: Sequence[Module], device: Device) -> Digests:
+    def take(cls, chunks: Sequence[ModelChunk], device: Device) -> Digests:
         """Digest the state now.
 
         Sync: one host read per kind; only on an incident.

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.buffers import bucket_groups, bucket_params, buckets, local_gradient
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.sentinel.before_reduction import BucketNorms
 
 
@@ -28,7 +29,7 @@ class FirstBad:
         chunks: model chunks of this rank.
     """
 
-    def __init__(self, chunks: Sequence[Module]) -> None:
+    def __init__(self, chunks: Sequence[ModelChunk]) -> None:
         self._chunks = chunks
         self._looks: list[_Look] = []
         self._last = 0
@@ -86,6 +87,6 @@ def _add(bad: dict[int, list[Parameter]], seen: set[int], microbatch: int, param
         seen.update(id(param) for param in new)
 
 
-def _in_flight(chunk: Module) -> set[int]:
+def _in_flight(chunk: ModelChunk) -> set[int]:
     groups = [group for group in bucket_groups(chunk) if is_dispatched(group)]
     return {id(param) for group in groups for bucket in buckets(group) for param in bucket_params(bucket)}

@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from megatron_nanguard.device import Device, device_of
 from megatron_nanguard.megatron_api.buffers import gradient_tensors
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 Place = Literal["device", "host", "nowhere"]
 
@@ -33,7 +33,7 @@ class GradientCopy:
         tensors: the copies, in the order of `gradient_tensors`; None where there is no room.
     """
 
-    def __init__(self, chunks: Sequence[Module], device: Device, place: Place | None = None) -> None:
+    def __init__(self, chunks: Sequence[ModelChunk], device: Device, place: Place | None = None) -> None:
         self._originals = gradient_tensors(chunks)
         self.place: Place = place or _place(sum(t.nbytes for t in self._originals), device)
         self.tensors: list[Tensor] | None = None

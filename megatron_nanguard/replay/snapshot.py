@@ -13,6 +13,7 @@ from torch.nn import Module
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api import bucket_state, process_state
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.sentinel import RngStates
 
 PutBack = Callable[[], None]
@@ -64,7 +65,7 @@ class Snapshot:
     parts: dict[str, PutBack]
 
     @classmethod
-    def capture(cls, chunks: Sequence[Module], device: Device) -> Snapshot:
+    def capture(cls, chunks: Sequence[ModelChunk], device: Device) -> Snapshot:
         """Note the state now.
 
         Sync: none; on the device only module buffers and a few sums for the log are cloned.

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.buffers import gradient_tensors
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay.data_iterators import Batch, Recording, vars_of
 from megatron_nanguard.replay.snapshot import Snapshot
@@ -35,7 +35,7 @@ class RecordedCall:
 
     schedule: Callable[..., Any]
     kwargs: Mapping[str, Any]
-    chunks: Sequence[Module]
+    chunks: Sequence[ModelChunk]
     device: Device
     grad_mode: bool
     snapshot: Snapshot
@@ -76,7 +76,7 @@ class StepRecorder:
         previous: the batch of the last step that was no incident.
     """
 
-    def __init__(self, chunks: Sequence[Module], device: Device) -> None:
+    def __init__(self, chunks: Sequence[ModelChunk], device: Device) -> None:
         self._chunks = chunks
         self._device = device
         self.call: RecordedCall | None = None

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
 from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.sentinel.norms import norms_of
 
 
 class AfterReduction:
     """The pieces of this rank and their norms at the decision point."""
 
-    def __init__(self, chunks: Sequence[Any]) -> None:
+    def __init__(self, chunks: Sequence[ModelChunk]) -> None:
         self._chunks = chunks
         self.pieces: list[Piece] = []
         self.norms: Tensor | None = None

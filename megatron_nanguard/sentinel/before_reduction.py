@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.megatron_api import buffers
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup
 from megatron_nanguard.sentinel.norms import norms_of
 
 
@@ -43,7 +44,7 @@ class BeforeReduction:
         self._buckets.clear()
         self.forced_all_reduce = False
 
-    def look(self, group: Any, force_all_reduce: bool) -> None:
+    def look(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """Take the norms of a bucket group that is about to be reduced. May run on an autograd thread.
 
         Sync: none; a constant number of kernels per bucket.

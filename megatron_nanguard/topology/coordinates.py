@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch.nn import Module
-
 from megatron_nanguard.megatron_api.parallel import global_rank, position, world_size
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 
 
-def read(chunks: Sequence[Module]) -> tuple[Coordinates, ParallelSizes]:
+def read(chunks: Sequence[ModelChunk]) -> tuple[Coordinates, ParallelSizes]:
     """Return this rank's place and the layout.
 
     Args:
