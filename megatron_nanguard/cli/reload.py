@@ -30,7 +30,7 @@ def command(directory: Path, words: tuple[str, ...]) -> Callable[[], None]:
     Examples:
       torchrun --nproc_per_node 8 -m megatron_nanguard reload nanguard
       torchrun --nproc_per_node 8 -m megatron_nanguard reload nanguard --transformer-impl local
-      nanguard cpu-run --nproc 8 scripts/reload_step.py nanguard
+      nanguard cpu-run --nproc 8 scripts/nanguard.py reload nanguard
     """
     return lambda: _run_again(find_incident(directory), words)
 

@@ -58,7 +58,7 @@ def command(
     \b
     Examples:
       torchrun --nproc-per-node 8 -m megatron_nanguard screen --tp 2 --pp 2 --json screening.json
-      nanguard cpu-run --nproc 8 scripts/screen.py --tp 2 --pp 2
+      nanguard cpu-run --nproc 8 scripts/nanguard.py screen --tp 2 --pp 2
     """
     _refuse_unwritable(json_file)
     try:

@@ -21,7 +21,7 @@ FAULTS["H"] = "3:1"
 BY_DEFAULT = ("A", "B")
 SUBMODULE = {"C": "mlp.router", "F": "mlp.router"}
 SCRIPT = Path(__file__).with_name("real_faults.py")
-RELOAD = Path(__file__).parents[2] / "scripts" / "reload_step.py"
+NANGUARD = Path(__file__).parents[2] / "scripts" / "nanguard.py"
 LINE = re.compile(r"rank (\d+), step (\d+): (\d+) of (\d+) gradients are the same bit for bit")
 FC1 = "decoder.layers.1.mlp.linear_fc1.weight"
 
@@ -37,7 +37,7 @@ def captured(ranks: Server, layout: Layout, folder: Path, faults: str = "", *mor
 
 
 def reloaded(ranks: Server, layout: Layout, folder: Path, faults: str = "", *more: str) -> Finished:
-    return ranks.run(layout.nproc, RELOAD, ("nanguard", *more), env={"FAULTS": faults}, cwd=folder)
+    return ranks.run(layout.nproc, NANGUARD, ("reload", "nanguard", *more), env={"FAULTS": faults}, cwd=folder)
 
 
 def told(finished: Finished) -> dict[int, tuple[int, int]]:

@@ -15,7 +15,7 @@ from tests.import_server import Finished, Server
 
 pytestmark = pytest.mark.ranks
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "screen.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "nanguard.py"
 LAYOUT = ("--tp", "2", "--pp", "2", "--memory-share", "0.001")
 PLANTED = "tests.ranks.faulty_ranks:"
 
@@ -23,7 +23,7 @@ PLANTED = "tests.ranks.faulty_ranks:"
 def screen(ranks: Server, folder: Path, fault: str | None, *more: str) -> tuple[Finished, Screening]:
     """The run and the record it wrote."""
     file = folder / "screening.json"
-    args = (*LAYOUT, "--json", str(file), *more)
+    args = ("screen", *LAYOUT, "--json", str(file), *more)
     in_rank = None if fault is None else PLANTED + fault
     finished = ranks.run(8, SCRIPT, args, cwd=folder, in_rank=in_rank, linger=5.0)
     assert file.exists(), finished.out
