@@ -1,4 +1,4 @@
-"""What a guarded run left behind, read as plain JSON and checked against the schemas that ship."""
+"""What a guarded run left behind, read as plain JSON and checked against the schemas of the records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 import jsonschema
 
-import megatron_nanguard
-
-SCHEMAS = Path(megatron_nanguard.__file__).parent / "records" / "schema"
+from megatron_nanguard.records.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json_schema import schema_of
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The directory of one attempt."""
+    """The directory of one guarded run."""
 
     path: Path
 
@@ -52,17 +51,17 @@ class RunFiles:
         ]
 
 
-def read(path: Path, schema: str) -> dict[str, Any]:
-    """One file, valid against its schema.
+def read(path: Path, kind: str) -> dict[str, Any]:
+    """Read one file of a kind that `nanguard schema` lists.
 
     Raises:
-        jsonschema.ValidationError: it is not.
+        jsonschema.ValidationError: it does not fit the schema of its kind.
     """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    _validator(schema).validate(content)
+    _validator(kind).validate(content)
     return content
 
 
 @cache
-def _validator(schema: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{schema}.json").read_text(encoding="utf-8")))
+def _validator(kind: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema_of(FILE_KINDS[kind].record))
