@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from megatron_nanguard.cpurun.forked_rank import LOOPBACK, STOPPING_SIGNALS, ForkedRank, Program
 from megatron_nanguard.cpurun.mapping import install
-from megatron_nanguard.cpurun.outcome import Outcome
-from megatron_nanguard.cpurun.output import Output
+from megatron_nanguard.cpurun.outcome import JobResult
 from megatron_nanguard.cpurun.preload import PRELOAD, preload, refuse_threads
-from megatron_nanguard.cpurun.rank import LOOPBACK, STOPPING_SIGNALS, Seat, Work
-from megatron_nanguard.cpurun.ranks import Ranks
-from megatron_nanguard.cpurun.watch import LINGER_SECONDS, conclude, say, wait_for_end
+from megatron_nanguard.cpurun.processes import RankProcesses
+from megatron_nanguard.cpurun.rank_output import RankOutput
+from megatron_nanguard.cpurun.waiting import LINGER_SECONDS, conclude, say, wait_for_end
 
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 _DRAIN_SECONDS = 1.0  # for output that a dead rank left in its pipe
@@ -43,7 +43,7 @@ def launch(
     in_rank: Callable[[], None] | None = None,
     modules: Sequence[str] = PRELOAD,
     linger: float = LINGER_SECONDS,
-) -> Outcome:
+) -> JobResult:
     """Run SCRIPT on forked CPU ranks.
 
     Args:
@@ -51,7 +51,7 @@ def launch(
         script: Path of the script.
         args: Its arguments.
         timeout: Seconds after the import until all stacks are printed and the ranks ended; None for no end.
-        show: Ranks whose output is printed; None for all.
+        show: RankProcesses whose output is printed; None for all.
         in_rank: Called in each rank before the script.
         modules: Imported before fork.
         linger: Seconds that the others have to end by themselves once a rank failed.
@@ -65,9 +65,9 @@ def launch(
             preload(modules)
             refuse_threads()
             imported = time.monotonic()
-            outcome = _run(nproc, Work(script, args, in_rank), timeout, show, linger)
+            outcome = _run(nproc, Program(script, args, in_rank), timeout, show, linger)
     except _Stopped as stopped:
-        return Outcome(stopped.code, {})
+        return JobResult(stopped.code, {})
     if outcome.code == 0:
         say(f"import {imported - started:.1f} s, ranks {time.monotonic() - imported:.1f} s")
     return outcome
@@ -88,8 +88,8 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(nproc: int, work: Work, timeout: float | None, show: Collection[int] | None, linger: float) -> Outcome:
-    output, ranks = Output(show), Ranks(nproc)
+def _run(nproc: int, work: Program, timeout: float | None, show: Collection[int] | None, linger: float) -> JobResult:
+    output, ranks = RankOutput(show), RankProcesses(nproc)
     listener = socket.create_server((LOOPBACK, 0), backlog=4 * nproc)
     gc.freeze()  # the collector would touch, and so copy, every imported page in every rank
     try:
@@ -106,9 +106,11 @@ def _run(nproc: int, work: Work, timeout: float | None, show: Collection[int] | 
     return outcome
 
 
-def _fork(rank: int, nproc: int, work: Work, listener: socket.socket, output: Output, ranks: Ranks) -> None:
+def _fork(
+    rank: int, nproc: int, work: Program, listener: socket.socket, output: RankOutput, ranks: RankProcesses
+) -> None:
     stdout, stderr = output.connect(rank)
-    seat = Seat(
+    seat = ForkedRank(
         rank=rank,
         nproc=nproc,
         port=listener.getsockname()[1],
@@ -136,7 +138,7 @@ def _rendezvous(listener: socket.socket) -> Iterator[None]:
     del store
 
 
-def _bring_down(ranks: Ranks, output: Output) -> None:
+def _bring_down(ranks: RankProcesses, output: RankOutput) -> None:
     """End what still runs and print what it left; a second Ctrl-C must not interrupt this."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING_SIGNALS}
     ranks.bring_down(_GRACE_SECONDS, lambda: output.pump(0.05))

@@ -34,7 +34,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """The result of a launch.
 
     Attributes:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from megatron_nanguard.cpurun.errors import LaunchRefused
 from megatron_nanguard.cpurun.preload import PRELOAD
-from megatron_nanguard.cpurun.watch import LAST_LINES
+from megatron_nanguard.cpurun.waiting import LAST_LINES
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RANK_LINE = re.compile(r"\[rank(\d+)\] ?(.*)")

@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from megatron_nanguard.cpurun.forked_rank import die_with, redirect
 from megatron_nanguard.cpurun.launcher import launch
 from megatron_nanguard.cpurun.mapping import install
 from megatron_nanguard.cpurun.preload import preload, refuse_threads
-from megatron_nanguard.cpurun.rank import die_with, redirect
 from tests.import_server import Job
 
 

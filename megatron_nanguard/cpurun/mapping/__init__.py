@@ -11,31 +11,31 @@ import sys
 
 from megatron_nanguard.cpurun.errors import LaunchRefused
 from megatron_nanguard.cpurun.mapping.accelerator import map_accelerator
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 from megatron_nanguard.cpurun.mapping.compiling import map_compiling
 from megatron_nanguard.cpurun.mapping.distributed import map_distributed
 from megatron_nanguard.cpurun.mapping.factories import map_factories
-from megatron_nanguard.cpurun.mapping.guard import guard_the_rest
+from megatron_nanguard.cpurun.mapping.generators import map_generators
 from megatron_nanguard.cpurun.mapping.memory import map_memory
 from megatron_nanguard.cpurun.mapping.queries import map_queries
-from megatron_nanguard.cpurun.mapping.rng import map_rng
 from megatron_nanguard.cpurun.mapping.streams import map_streams
-from megatron_nanguard.cpurun.mapping.tensors import map_tensors
+from megatron_nanguard.cpurun.mapping.tensor_methods import map_tensor_methods
+from megatron_nanguard.cpurun.mapping.unmapped import refuse_the_rest
 
 PIECES = (
     map_queries,
     map_streams,
     map_memory,
-    map_rng,
+    map_generators,
     map_factories,
-    map_tensors,
+    map_tensor_methods,
     map_compiling,
     map_distributed,
     map_accelerator,
-    guard_the_rest,  # last: it refuses what the others left
+    refuse_the_rest,  # last: it refuses what the others left
 )
 
-book = PatchBook()
+changed = ChangedAttributes()
 
 
 def install() -> None:
@@ -46,7 +46,7 @@ def install() -> None:
     Raises:
         LaunchRefused: torch already sees an accelerator.
     """
-    if book.is_open:
+    if changed.is_open:
         return
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -58,9 +58,9 @@ def install() -> None:
     # Megatron asks for it on devices older than capability 10; it means nothing on the CPU.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     for piece in PIECES:
-        piece(book, torch)
+        piece(changed, torch)
 
 
 def uninstall() -> None:
     """Put back every attribute that `install()` changed."""
-    book.restore()
+    changed.restore()

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
-from megatron_nanguard.cpurun.mapping.devices import on_cpu
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import on_cpu
 
 
-def map_accelerator(book: PatchBook, torch: Any) -> None:
+def map_accelerator(changes: ChangedAttributes, torch: Any) -> None:
     """Tell torch itself the truth, send autocast to the CPU, let profiler ranges do nothing."""
     # torch's Adam asks torch.accelerator every step and would start the CUDA runtime; DataLoader would pin.
     truth: dict[str, object] = {
@@ -19,8 +19,8 @@ def map_accelerator(book: PatchBook, torch: Any) -> None:
         "device_count": lambda: 0,
     }
     for name, answer in truth.items():
-        book.put(torch.accelerator, name, answer)
-    book.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
+        changes.put(torch.accelerator, name, answer)
+    changes.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
     ranges: dict[str, object] = {
         "range_push": lambda msg: 0,
         "range_pop": lambda: 0,
@@ -30,7 +30,7 @@ def map_accelerator(book: PatchBook, torch: Any) -> None:
         "range": _no_range,
     }
     for name, answer in ranges.items():
-        book.put(torch.cuda.nvtx, name, answer)
+        changes.put(torch.cuda.nvtx, name, answer)
 
 
 def _casting_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:

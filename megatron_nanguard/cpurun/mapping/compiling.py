@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
-def map_compiling(book: PatchBook, torch: Any) -> None:
+def map_compiling(changes: ChangedAttributes, torch: Any) -> None:
     """Megatron's `jit_fuser` and the MoE router compile: inductor would start a C++ compiler in every rank."""
-    book.wrap(torch, "compile", lambda original: _compile)
+    changes.wrap(torch, "compile", lambda original: _compile)
 
 
 def _compile(model: Any = None, **kwargs: Any) -> Any:

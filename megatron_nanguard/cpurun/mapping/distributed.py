@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
-def map_distributed(book: PatchBook, torch: Any) -> None:
+def map_distributed(changes: ChangedAttributes, torch: Any) -> None:
     """Where groups are made, and the barrier, which takes device numbers."""
-    book.wrap(torch.distributed, "init_process_group", _starting)
-    book.wrap(torch.distributed, "new_group", _grouping)
-    book.wrap(torch.distributed, "barrier", _waiting)
+    changes.wrap(torch.distributed, "init_process_group", _starting)
+    changes.wrap(torch.distributed, "new_group", _grouping)
+    changes.wrap(torch.distributed, "barrier", _waiting)
 
 
 def _gloo(backend: Any) -> Any:

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
-from megatron_nanguard.cpurun.mapping.devices import is_cuda, on_cpu
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import is_cuda, on_cpu
 
 FACTORIES = (
     "empty",
@@ -44,16 +44,16 @@ FACTORIES = (
 METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
 
 
-def map_factories(book: PatchBook, torch: Any) -> None:
+def map_factories(changes: ChangedAttributes, torch: Any) -> None:
     """Megatron passes `device="cuda"` or `device=torch.cuda.current_device()`, and pins host memory."""
     for name in FACTORIES:
-        book.wrap(torch, name, _making_on_cpu)
+        changes.wrap(torch, name, _making_on_cpu)
     for name in METHODS:
-        book.wrap(torch.Tensor, name, _making_on_cpu)
-    book.wrap(torch, "load", _loading_to_cpu)
+        changes.wrap(torch.Tensor, name, _making_on_cpu)
+    changes.wrap(torch, "load", _loading_to_cpu)
     contexts = importlib.import_module("torch.utils._device")  # torch imports it at the first `with`
-    book.wrap(contexts.DeviceContext, "__init__", _entering_cpu)
-    book.put(torch, "Generator", _generator_class(torch.Generator))
+    changes.wrap(contexts.DeviceContext, "__init__", _entering_cpu)
+    changes.put(torch, "Generator", _generator_class(torch.Generator))
 
 
 def _making_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 from megatron_nanguard.cpurun.mapping.queries import PROPERTIES
 
 NUMBERS = (
@@ -41,7 +41,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-def map_memory(book: PatchBook, torch: Any) -> None:
+def map_memory(changes: ChangedAttributes, torch: Any) -> None:
     """Megatron's `report_memory` and its training log ask for these."""
     answers: dict[str, object] = dict.fromkeys(NUMBERS, _zero) | dict.fromkeys(ACTIONS, _nothing)
     answers |= {
@@ -52,6 +52,6 @@ def map_memory(book: PatchBook, torch: Any) -> None:
         "mem_get_info": lambda device=None: (PROPERTIES.total_memory, PROPERTIES.total_memory),
     }
     for name, answer in answers.items():
-        book.put(torch.cuda, name, answer)
+        changes.put(torch.cuda, name, answer)
         if hasattr(torch.cuda.memory, name):
-            book.put(torch.cuda.memory, name, answer)
+            changes.put(torch.cuda.memory, name, answer)

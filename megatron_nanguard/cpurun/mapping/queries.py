@@ -6,8 +6,8 @@ import types
 from typing import Any
 
 from megatron_nanguard.cpurun.errors import UnmappedCuda
-from megatron_nanguard.cpurun.mapping.book import PatchBook
-from megatron_nanguard.cpurun.mapping.devices import current, device_count, index_of
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import current, device_count, index_of
 
 # Compute capability 8.0 is the least that grouped GEMM accepts.
 PROPERTIES = types.SimpleNamespace(
@@ -60,7 +60,7 @@ def lazy_init() -> None:
     )
 
 
-def map_queries(book: PatchBook, torch: Any) -> None:
+def map_queries(changes: ChangedAttributes, torch: Any) -> None:
     """Megatron insists on `is_available`; timers, RNG code and memory reports ask the rest."""
     answers: dict[str, object] = {
         "is_available": lambda: True,
@@ -84,4 +84,4 @@ def map_queries(book: PatchBook, torch: Any) -> None:
         "_get_device_index": lambda device, optional=False, allow_cpu=False: index_of(device),
     }
     for name, answer in answers.items():
-        book.put(torch.cuda, name, answer)
+        changes.put(torch.cuda, name, answer)

@@ -6,8 +6,8 @@ import itertools
 import time
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
-from megatron_nanguard.cpurun.mapping.devices import current as current_device
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import current as current_device
 
 
 class Event:
@@ -110,7 +110,7 @@ def set_stream(stream: Stream | None) -> None:
         _current.stream = stream
 
 
-def map_streams(book: PatchBook, torch: Any) -> None:
+def map_streams(changes: ChangedAttributes, torch: Any) -> None:
     """DDP overlap, MoE side streams, the schedules and the timers use streams and events."""
     _current.stream = _current.default = Stream()
     answers: dict[str, object] = {
@@ -126,4 +126,4 @@ def map_streams(book: PatchBook, torch: Any) -> None:
         "_sleep": lambda cycles: None,
     }
     for name, answer in answers.items():
-        book.put(torch.cuda, name, answer)
+        changes.put(torch.cuda, name, answer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 from megatron_nanguard.cpurun.stand_ins.context_parallel import teach_context_parallel
 from megatron_nanguard.cpurun.stand_ins.dataset_helpers import use_compiled_helpers
 from megatron_nanguard.cpurun.stand_ins.loading_adam import let_adam_be_loaded
@@ -26,7 +26,7 @@ STAND_INS = (
     ("megatron.training.argument_utils", keep_help_texts),
 )
 
-book = PatchBook()
+changed = ChangedAttributes()
 _applied: set[Any] = set()
 
 
@@ -35,11 +35,11 @@ def after_import() -> None:
     for name, stand_in in STAND_INS:
         module = sys.modules.get(name)
         if module is not None and stand_in not in _applied:
-            stand_in(book, module)
+            stand_in(changed, module)
             _applied.add(stand_in)
 
 
 def restore() -> None:
     """Put Megatron back as it was."""
-    book.restore()
+    changed.restore()
     _applied.clear()

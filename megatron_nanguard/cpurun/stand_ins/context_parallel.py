@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 MESSAGE = (
     "[cpu-run] context parallel size {size}: Megatron's local attention has none, a plain PyTorch one takes its place "
@@ -24,7 +24,7 @@ MESSAGE = (
 _said: list[str] = []
 
 
-def teach_context_parallel(book: PatchBook, dot_product_attention: Any) -> None:
+def teach_context_parallel(changes: ChangedAttributes, dot_product_attention: Any) -> None:
     """Let DotProductAttention be built and called with CP > 1.
 
     The two methods are wrapped, not the layer spec: specs copy the class under several names.
@@ -32,8 +32,8 @@ def teach_context_parallel(book: PatchBook, dot_product_attention: Any) -> None:
     Source: megatron/core/transformer/dot_product_attention.py, DotProductAttention
     """
     attention = dot_product_attention.DotProductAttention
-    book.wrap(attention, "__init__", _building)
-    book.wrap(attention, "forward", _attending)
+    changes.wrap(attention, "__init__", _building)
+    changes.wrap(attention, "forward", _attending)
 
 
 def zigzag_positions(seq_length: int, cp_size: int) -> Tensor:

@@ -14,18 +14,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 MODULE = "megatron.core.datasets.helpers_cpp"
 
 
-def use_compiled_helpers(book: PatchBook, datasets_utils: Any) -> None:
+def use_compiled_helpers(changes: ChangedAttributes, datasets_utils: Any) -> None:
     """Skip `make` where a compiled module is at hand; else Megatron's own way stays.
 
     Source: megatron/core/datasets/utils.py, compile_helpers
     """
     if hasattr(datasets_utils, "compile_helpers") and (_is_importable() or _taken_from_wheel()):
-        book.wrap(datasets_utils, "compile_helpers", lambda original: lambda: None)
+        changes.wrap(datasets_utils, "compile_helpers", lambda original: lambda: None)
 
 
 def _is_importable() -> bool:

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
-def let_adam_be_loaded(book: PatchBook, distrib_optimizer: Any) -> None:
+def let_adam_be_loaded(changes: ChangedAttributes, distrib_optimizer: Any) -> None:
     """Wrap saving and loading of the optimizer's state.
 
     Source: megatron/core/optimizer/distrib_optimizer.py, DistributedOptimizer
     """
     owner = getattr(distrib_optimizer, "DistributedOptimizer", None)
     if owner is not None and not getattr(distrib_optimizer, "HAVE_APEX_OR_TE", True):
-        book.wrap(owner, "state_dict", _with_filled_state)
-        book.wrap(owner, "load_state_dict", _with_own_step)
+        changes.wrap(owner, "state_dict", _with_filled_state)
+        changes.wrap(owner, "load_state_dict", _with_own_step)
 
 
 def _parameters(optimizer: torch.optim.Adam) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
-def allow_sequence_parallel(book: PatchBook, torch_norm: Any) -> None:
+def allow_sequence_parallel(changes: ChangedAttributes, torch_norm: Any) -> None:
     """Build the norm as if without, and mark its parameters.
 
     The sums are the same; the mark makes `finalize_model_grads` add the gradients up over the TP group.
@@ -17,7 +17,7 @@ def allow_sequence_parallel(book: PatchBook, torch_norm: Any) -> None:
     Source: megatron/core/transformer/torch_norm.py, WrappedTorchNorm
     """
     if hasattr(torch_norm, "WrappedTorchNorm"):
-        book.wrap(torch_norm.WrappedTorchNorm, "__new__", _building)
+        changes.wrap(torch_norm.WrappedTorchNorm, "__new__", _building)
 
 
 def _building(original: Callable[..., Any]) -> Callable[..., Any]:

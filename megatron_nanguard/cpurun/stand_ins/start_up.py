@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
-def fork_the_checkpoint_queue(book: PatchBook, filesystem_async: Any) -> None:
+def fork_the_checkpoint_queue(changes: ChangedAttributes, filesystem_async: Any) -> None:
     """Fork the process that owns the checkpoint writer's queue.
 
     With "spawn" it imports the script and Megatron once more for every rank: over a minute at the first save.
@@ -18,17 +18,19 @@ def fork_the_checkpoint_queue(book: PatchBook, filesystem_async: Any) -> None:
     Source: megatron/core/dist_checkpointing/strategies/filesystem_async.py, get_write_results_queue
     """
     if hasattr(filesystem_async, "get_write_results_queue"):
-        book.wrap(filesystem_async, "get_write_results_queue", lambda original: lambda mp_mode="fork": original("fork"))
+        changes.wrap(
+            filesystem_async, "get_write_results_queue", lambda original: lambda mp_mode="fork": original("fork")
+        )
 
 
-def keep_help_texts(book: PatchBook, argument_utils: Any) -> None:
+def keep_help_texts(changes: ChangedAttributes, argument_utils: Any) -> None:
     """Parse the help texts of the arguments out of the sources once, not twice in every rank.
 
     Source: megatron/training/argument_utils.py, ArgumentGroupFactory
     """
     factory = getattr(argument_utils, "ArgumentGroupFactory", None)
     if hasattr(factory, "_get_field_docstrings"):
-        book.wrap(factory, "_get_field_docstrings", _remembering)
+        changes.wrap(factory, "_get_field_docstrings", _remembering)
         _read_all_help_texts()
 
 

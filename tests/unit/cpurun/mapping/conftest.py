@@ -14,7 +14,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import torch
 
     from megatron_nanguard import cpurun
-    from megatron_nanguard.cpurun.mapping.devices import current
+    from megatron_nanguard.cpurun.mapping.device_arguments import current
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     state = torch.get_rng_state()

@@ -9,11 +9,11 @@ from typing import Any
 _MISSING = object()
 
 
-class PatchBook:
+class ChangedAttributes:
     """Changes attributes of modules and classes, and puts them back in reverse order.
 
-    A wrapper that somebody copied (`from torch import compile`) outlives the book's page; it then passes
-    through to the original, because it asks at call time whether the book is open.
+    A wrapper that somebody copied (`from torch import compile`) outlives the changes's page; it then passes
+    through to the original, because it asks at call time whether the changes is open.
     """
 
     def __init__(self) -> None:

@@ -13,13 +13,13 @@ import time
 from megatron_nanguard.cpurun.outcome import (
     POLICY_EXIT,
     TIMEOUT_EXIT,
-    Outcome,
+    JobResult,
     failures,
     first_failure,
     is_policy_exit,
 )
-from megatron_nanguard.cpurun.output import Output
-from megatron_nanguard.cpurun.ranks import Ranks
+from megatron_nanguard.cpurun.processes import RankProcesses
+from megatron_nanguard.cpurun.rank_output import RankOutput
 
 LAST_LINES = "its last lines:"
 """Ends the line after which the lines of a failed rank are repeated."""
@@ -33,7 +33,7 @@ def say(text: str) -> None:
     print(f"[cpu-run] {text}", file=sys.stderr, flush=True)
 
 
-def wait_for_end(ranks: Ranks, output: Output, timeout: float | None, linger: float) -> bool:
+def wait_for_end(ranks: RankProcesses, output: RankOutput, timeout: float | None, linger: float) -> bool:
     """Print what the ranks print until all ended or one failed, and a little longer.
 
     Args:
@@ -58,12 +58,12 @@ def wait_for_end(ranks: Ranks, output: Output, timeout: float | None, linger: fl
     return True
 
 
-def _look(ranks: Ranks, output: Output) -> None:
+def _look(ranks: RankProcesses, output: RankOutput) -> None:
     output.pump(_POLL_SECONDS)
     ranks.reap()
 
 
-def _linger(ranks: Ranks, output: Output, seconds: float) -> None:
+def _linger(ranks: RankProcesses, output: RankOutput, seconds: float) -> None:
     started = time.monotonic()
     while ranks.are_running:
         on_purpose = bool(ranks.endings) and all(e.status in (0, POLICY_EXIT) for e in ranks.endings.values())
@@ -72,19 +72,19 @@ def _linger(ranks: Ranks, output: Output, seconds: float) -> None:
         _look(ranks, output)
 
 
-def conclude(ranks: Ranks, output: Output, nproc: int, in_time: bool) -> Outcome:
+def conclude(ranks: RankProcesses, output: RankOutput, nproc: int, in_time: bool) -> JobResult:
     """Name the rank that failed first, with its last lines, after everything was brought down."""
     codes = {rank: ending.code for rank, ending in sorted(ranks.endings.items())}
     if not in_time:
-        return Outcome(TIMEOUT_EXIT, codes)
+        return JobResult(TIMEOUT_EXIT, codes)
     if not failures(ranks.endings):
-        return Outcome(0, codes)
+        return JobResult(0, codes)
     if is_policy_exit(ranks.endings, nproc):
         say(f"all {nproc} ranks left with exit code {POLICY_EXIT}")
-        return Outcome(POLICY_EXIT, codes)
+        return JobResult(POLICY_EXIT, codes)
     first = first_failure(ranks.endings)
     ending = ranks.endings[first]
     others = ", the others were brought down" if len(codes) < nproc else ""
     say(f"rank {first} failed first ({ending.words}){others}; {LAST_LINES}")
     sys.stderr.writelines(output.tail(first))
-    return Outcome(ending.code, codes)
+    return JobResult(ending.code, codes)

@@ -25,7 +25,7 @@ class _Pipe:
     rest: bytes = b""
 
 
-class Output:
+class RankOutput:
     """The read ends of the ranks' pipes.
 
     Args:

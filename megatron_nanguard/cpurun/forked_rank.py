@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Work:
+class Program:
     """What every rank does.
 
     Attributes:
@@ -40,7 +40,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Seat:
+class ForkedRank:
     """Where a rank sits.
 
     Attributes:
@@ -79,7 +79,7 @@ class Seat:
         }
 
 
-def live(seat: Seat, work: Work, on_failure: Callable[[], None]) -> NoReturn:
+def live(seat: ForkedRank, work: Program, on_failure: Callable[[], None]) -> NoReturn:
     """Body of a forked rank.
 
     Args:
@@ -119,7 +119,7 @@ def redirect(stdout: int, stderr: int) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
-def _take(seat: Seat) -> None:
+def _take(seat: ForkedRank) -> None:
     os.setpgid(0, 0)  # its own group: data loader workers go down with it
     die_with(seat.launcher_pid)
     for number in STOPPING_SIGNALS:

@@ -10,13 +10,13 @@ import struct
 import time
 from collections.abc import Callable
 
+from megatron_nanguard.cpurun.forked_rank import STACKS_SIGNAL, STOPPING_SIGNALS, ForkedRank, Program, live
 from megatron_nanguard.cpurun.outcome import Ending
-from megatron_nanguard.cpurun.rank import STACKS_SIGNAL, STOPPING_SIGNALS, Seat, Work, live
 
 _STAMP = struct.Struct("d")
 
 
-class Ranks:
+class RankProcesses:
     """The processes of one run, each the leader of a process group of its own."""
 
     def __init__(self, nproc: int) -> None:
@@ -24,7 +24,7 @@ class Ranks:
         self._stamps = mmap.mmap(-1, _STAMP.size * nproc)  # shared with the ranks, zero until one fails
         self.endings: dict[int, Ending] = {}
 
-    def fork(self, seat: Seat, work: Work) -> None:
+    def fork(self, seat: ForkedRank, work: Program) -> None:
         """Start one rank.
 
         The stopping signals are held back meanwhile, so that none meets the copy of the launcher's handlers.

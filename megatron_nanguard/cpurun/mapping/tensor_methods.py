@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
-from megatron_nanguard.cpurun.mapping.devices import current, is_cuda
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import current, is_cuda
 
 
-def map_tensors(book: PatchBook, torch: Any) -> None:
+def map_tensor_methods(changes: ChangedAttributes, torch: Any) -> None:
     """Moves, and the questions by which Megatron sorts and routes tensors."""
     tensor = torch.Tensor
-    book.wrap(tensor, "to", lambda original: _moving(original, torch))
-    book.wrap(tensor, "cuda", lambda original: lambda self, *args, **kwargs: _to_device(self))
-    book.wrap(tensor, "cpu", lambda original: lambda self, *args, **kwargs: _to_host(self, original))
-    book.wrap(tensor, "type", _typed)
+    changes.wrap(tensor, "to", lambda original: _moving(original, torch))
+    changes.wrap(tensor, "cuda", lambda original: lambda self, *args, **kwargs: _to_device(self))
+    changes.wrap(tensor, "cpu", lambda original: lambda self, *args, **kwargs: _to_host(self, original))
+    changes.wrap(tensor, "type", _typed)
     # MoE token dispatchers and optimizers ask it before they copy to the host.
-    book.put(tensor, "is_cuda", property(lambda self: _is_here(self) and self.layout == torch.strided))
-    book.wrap(tensor, "get_device", lambda original: lambda self: current.index if _is_here(self) else original(self))
-    book.wrap(tensor, "pin_memory", lambda original: lambda self, device=None: self)
-    book.wrap(tensor, "is_pinned", lambda original: lambda self, device=None: False)
-    book.wrap(tensor, "record_stream", lambda original: lambda self, stream: None)
+    changes.put(tensor, "is_cuda", property(lambda self: _is_here(self) and self.layout == torch.strided))
+    changes.wrap(
+        tensor, "get_device", lambda original: lambda self: current.index if _is_here(self) else original(self)
+    )
+    changes.wrap(tensor, "pin_memory", lambda original: lambda self, device=None: self)
+    changes.wrap(tensor, "is_pinned", lambda original: lambda self, device=None: False)
+    changes.wrap(tensor, "record_stream", lambda original: lambda self, stream: None)
 
 
 def _is_here(tensor: Any) -> bool:

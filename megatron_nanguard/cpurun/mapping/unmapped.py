@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from megatron_nanguard.cpurun.errors import UnmappedCuda
-from megatron_nanguard.cpurun.mapping.book import PatchBook
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 # Types, exceptions and typing names stay; so do sub-modules and the Tensor and Storage classes.
 KEPT = frozenset(
@@ -31,18 +31,18 @@ KEPT = frozenset(
 SUBMODULES = ("random", "memory")
 
 
-def guard_the_rest(book: PatchBook, torch: Any) -> None:
+def refuse_the_rest(changes: ChangedAttributes, torch: Any) -> None:
     """Refuse every public callable that the pieces before this one left alone."""
     for name in dir(torch.cuda):
         value = getattr(torch.cuda, name)
-        if _is_call(name, value) and name not in book.names(torch.cuda):
-            book.put(torch.cuda, name, _refusing(name, value))
+        if _is_call(name, value) and name not in changes.names(torch.cuda):
+            changes.put(torch.cuda, name, _refusing(name, value))
     for module_name in SUBMODULES:
         module = getattr(torch.cuda, module_name)
         for name in module.__all__:
             value = getattr(module, name)
-            if _is_call(name, value) and name not in book.names(module):
-                book.put(module, name, _refusing(f"{module_name}.{name}", value))
+            if _is_call(name, value) and name not in changes.names(module):
+                changes.put(module, name, _refusing(f"{module_name}.{name}", value))
 
 
 def _is_call(name: str, value: Any) -> bool:

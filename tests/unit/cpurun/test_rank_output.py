@@ -4,17 +4,17 @@ import os
 
 import pytest
 
-from megatron_nanguard.cpurun.output import TAIL_LINES, Output
+from megatron_nanguard.cpurun.rank_output import TAIL_LINES, RankOutput
 
 
-def drain(output: Output) -> None:
+def drain(output: RankOutput) -> None:
     while output.is_open:
         output.pump(0.1)
     output.close()
 
 
 def test_a_line_in_pieces_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    output = Output()
+    output = RankOutput()
     stdout, stderr = output.connect(3)
 
     os.write(stdout, b"first ha")
@@ -30,7 +30,7 @@ def test_a_line_in_pieces_is_printed_whole(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_streams_stay_apart_and_broken_text_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    output = Output()
+    output = RankOutput()
     stdout, stderr = output.connect(0)
     os.write(stdout, b"out\n")
     os.write(stderr, b"err \xff\n")
@@ -43,7 +43,7 @@ def test_streams_stay_apart_and_broken_text_is_shown(capsys: pytest.CaptureFixtu
 
 
 def test_hidden_ranks_keep_their_last_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    output = Output(show={1})
+    output = RankOutput(show={1})
     stdout, stderr = output.connect(0)
     os.write(stdout, b"".join(b"line %d\n" % n for n in range(TAIL_LINES + 5)))
     os.close(stdout)

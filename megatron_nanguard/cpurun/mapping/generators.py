@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.book import PatchBook
-from megatron_nanguard.cpurun.mapping.devices import device_count, is_cuda
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import device_count, is_cuda
 
 DRAWING_FACTORIES = ("rand", "randn", "randint", "randperm")
 
@@ -35,7 +35,7 @@ class DefaultGenerators:
         return self._generator
 
 
-def map_rng(book: PatchBook, torch: Any) -> None:
+def map_generators(changes: ChangedAttributes, torch: Any) -> None:
     """Split torch's one generator into the device's and the CPU's; both start in the same state.
 
     Every answer is a function of its own: torch._dynamo refuses a bound method that stands under two names.
@@ -43,14 +43,14 @@ def map_rng(book: PatchBook, torch: Any) -> None:
     device = torch.default_generator
     cpu = torch.Generator()
     cpu.set_state(device.get_state())
-    _map_device_generator(book, torch, device)
-    _map_cpu_generator(book, torch, device, cpu)
+    _map_device_generator(changes, torch, device)
+    _map_cpu_generator(changes, torch, device, cpu)
     for name in DRAWING_FACTORIES:
-        book.wrap(torch, name, lambda original: _drawing_from(original, cpu))
-    book.wrap(torch.Tensor, "random_", lambda original: _random_from(original, cpu))
+        changes.wrap(torch, name, lambda original: _drawing_from(original, cpu))
+    changes.wrap(torch.Tensor, "random_", lambda original: _random_from(original, cpu))
 
 
-def _map_device_generator(book: PatchBook, torch: Any, generator: Any) -> None:
+def _map_device_generator(changes: ChangedAttributes, torch: Any, generator: Any) -> None:
     def set_all(states: Iterable[Any]) -> None:
         generator.set_state(next(iter(states)))
 
@@ -66,12 +66,12 @@ def _map_device_generator(book: PatchBook, torch: Any, generator: Any) -> None:
         "seed_all": lambda: _seed_anew(generator),
     }
     for name, answer in answers.items():
-        book.put(torch.cuda, name, answer)
-        book.put(torch.cuda.random, name, answer)
-    book.put(torch.cuda, "default_generators", DefaultGenerators(generator))
+        changes.put(torch.cuda, name, answer)
+        changes.put(torch.cuda.random, name, answer)
+    changes.put(torch.cuda, "default_generators", DefaultGenerators(generator))
 
 
-def _map_cpu_generator(book: PatchBook, torch: Any, device_generator: Any, cpu: Any) -> None:
+def _map_cpu_generator(changes: ChangedAttributes, torch: Any, device_generator: Any, cpu: Any) -> None:
     def manual_seed(seed: int) -> Any:
         device_generator.manual_seed(int(seed))  # torch.manual_seed seeds every device too
         return cpu.manual_seed(int(seed))
@@ -90,8 +90,8 @@ def _map_cpu_generator(book: PatchBook, torch: Any, device_generator: Any, cpu: 
         "default_generator": cpu,
     }
     for name, answer in answers.items():
-        book.put(torch, name, answer)
-        book.put(torch.random, name, answer)
+        changes.put(torch, name, answer)
+        changes.put(torch.random, name, answer)
 
 
 def _seed(generator: Any, seed: int) -> None:
