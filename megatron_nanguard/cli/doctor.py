@@ -72,9 +72,9 @@ def _survey() -> Sequence[PatchPointState]:
 
 
 def _sources() -> Sequence[SourceState]:
-    from megatron_nanguard.health.survey import survey
+    from megatron_nanguard.health.available_sources import list_sources
 
-    return survey()
+    return list_sources()
 
 
 def _version(package: str) -> str:

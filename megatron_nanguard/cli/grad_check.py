@@ -34,16 +34,16 @@ def command(model: str, batch: Path, deadline: float) -> int:
       torchrun --nproc-per-node 8 scripts/grad_check.py --model pkg.module:build --batch batch.safetensors
     """
     try:
-        from megatron_nanguard.screening.crew import Crew, world_size
-        from megatron_nanguard.screening.gradients import check
-        from megatron_nanguard.screening.own_model import OwnModel
+        from megatron_nanguard.screening.grad_check import check
+        from megatron_nanguard.screening.grad_check.user_model import UserModel
+        from megatron_nanguard.screening.participant import Participant, world_size
     except ModuleNotFoundError as error:
         raise click.ClickException(f"gradients can only be checked where torch is installed: {error}") from None
     world_size()
-    own = OwnModel.load(model, batch)
-    crew = Crew.assemble(deadline, memory_share=0.0)
-    verdict = check(crew, own)
-    if crew.meeting.rank == verdict.speaker:
+    user_model = UserModel.load(model, batch)
+    participant = Participant.join(deadline, memory_share=0.0)
+    verdict = check(participant, user_model)
+    if participant.barrier.rank == verdict.speaker:
         say(verdict.words)
-    crew.leave(verdict.code, len(verdict.missing))
+    participant.leave(verdict.code, len(verdict.missing))
     return verdict.code

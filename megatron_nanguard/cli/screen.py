@@ -63,7 +63,7 @@ def command(
     _refuse_unwritable(json_file)
     try:
         from megatron_nanguard import screening
-        from megatron_nanguard.screening.crew import world_size
+        from megatron_nanguard.screening.participant import world_size
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a job can only be screened where torch is installed: {error}") from None
     sizes = screening.layout_of(world_size(), tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=expert_tp)
@@ -79,9 +79,9 @@ def _refuse_unwritable(file: Path | None) -> None:
 
 def _tell(result: Screening, json_file: Path | None) -> None:
     from megatron_nanguard.report.rendering.terminal import console_on
-    from megatron_nanguard.screening.table import show
+    from megatron_nanguard.screening.result_table import print_screening
 
-    show(result, console_on(sys.stdout, has_colour=sys.stdout.isatty()))
+    print_screening(result, console_on(sys.stdout, has_colour=sys.stdout.isatty()))
     if json_file is not None:
         _write(json_file, to_json(result))
 

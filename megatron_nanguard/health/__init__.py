@@ -5,6 +5,6 @@ watch.look()                                 another one, at an incident
 watch.report(at_most=5.0)                    what is new since the first
 """
 
-from megatron_nanguard.health.watch import HealthWatch, watch_device
+from megatron_nanguard.health.health_watch import HealthWatch, watch_device
 
 __all__ = ["HealthWatch", "watch_device"]

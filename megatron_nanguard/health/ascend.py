@@ -18,7 +18,7 @@ from megatron_nanguard.health.npu_text import (
     read_health,
     read_states,
 )
-from megatron_nanguard.health.source import Told
+from megatron_nanguard.health.source import SourceAnswer
 from megatron_nanguard.records.health import HealthReading
 
 TOOL: Final = "npu-smi"
@@ -65,14 +65,14 @@ class NpuSmi:
     def __init__(self, logic_id: str) -> None:
         self._logic_id = logic_id
 
-    def read(self) -> Told:
+    def read(self) -> SourceAnswer:
         """Error counters and states of the card; a tool that hangs is not asked again in this look."""
         try:
             chip = parse_mapping(_ask("-m")).get(self._logic_id)
         except CANNOT_ASK as error:
-            return Told(problem=_why(error))
+            return SourceAnswer(problem=_why(error))
         if chip is None:
-            return Told(problem=f"npu-smi info -m lists no device with logic id {self._logic_id}")
+            return SourceAnswer(problem=f"npu-smi info -m lists no device with logic id {self._logic_id}")
         return _told_by(chip)
 
 
@@ -84,7 +84,7 @@ def count_chips() -> int | str:
         return _why(error)
 
 
-def _told_by(chip: Chip) -> Told:
+def _told_by(chip: Chip) -> SourceAnswer:
     counters: dict[str, int] = {}
     states: dict[str, str] = {}
     problem = ""
@@ -98,7 +98,7 @@ def _told_by(chip: Chip) -> Told:
         counted, told = read(fields)
         counters.update(counted)
         states.update(told)
-    return Told((HealthReading(TOOL, "device", counters, states),) if counters or states else (), problem)
+    return SourceAnswer((HealthReading(TOOL, "device", counters, states),) if counters or states else (), problem)
 
 
 def _ask(*arguments: str) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from megatron_nanguard.health.severity import UNLIMITED
-from megatron_nanguard.health.source import Told
+from megatron_nanguard.health.source import SourceAnswer
 from megatron_nanguard.records.health import HealthReading
 
 NOT_INSTALLED: Final = "nvidia-ml-py is not installed: pip install 'megatron_nanguard[nvidia]'"
@@ -47,17 +47,17 @@ class Nvml:
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
 
-    def read(self) -> Told:
+    def read(self) -> SourceAnswer:
         """Error counters and states of the GPU."""
         nvml = _nvml()
         if isinstance(nvml, str):
-            return Told(problem=nvml)
+            return SourceAnswer(problem=nvml)
         try:
             if not self._uuid:
-                return Told(problem="this version of torch does not tell the UUID of its devices")
-            return Told((_Gpu(nvml, nvml.nvmlDeviceGetHandleByUUID(self._uuid)).reading(),))
+                return SourceAnswer(problem="this version of torch does not tell the UUID of its devices")
+            return SourceAnswer((_Gpu(nvml, nvml.nvmlDeviceGetHandleByUUID(self._uuid)).reading(),))
         except nvml.NVMLError as error:
-            return Told(problem=f"NVML does not know device {self._uuid}: {error}")
+            return SourceAnswer(problem=f"NVML does not know device {self._uuid}: {error}")
         finally:
             nvml.nvmlShutdown()
 

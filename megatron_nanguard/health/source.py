@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from megatron_nanguard.records.health import HealthReading
 
 
-class Told(NamedTuple):
+class SourceAnswer(NamedTuple):
     """The answer of a source.
 
     Attributes:
@@ -26,5 +26,5 @@ class Source(Protocol):
     def name(self) -> str:
         """How it is named when it hangs."""
 
-    def read(self) -> Told:
+    def read(self) -> SourceAnswer:
         """What it tells now."""

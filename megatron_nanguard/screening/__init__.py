@@ -10,7 +10,7 @@ all pairs of a group that failed. Ranks meet in the store between two stages, so
 
 from __future__ import annotations
 
-from megatron_nanguard.screening.course import Request, screen
-from megatron_nanguard.screening.layout import layout_of
+from megatron_nanguard.screening.parallel_groups import layout_of
+from megatron_nanguard.screening.sequence import Request, screen
 
 __all__ = ["Request", "layout_of", "screen"]

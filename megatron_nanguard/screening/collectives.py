@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatron_nanguard.records.screening import CollectiveCheck
-from megatron_nanguard.screening.attempt import attempt
 from megatron_nanguard.screening.known_data import integers
-from megatron_nanguard.screening.layout import Group
+from megatron_nanguard.screening.parallel_groups import Group
+from megatron_nanguard.screening.timed_operation import run_timed
 
 NUMEL = 1 << 16
 """Elements that a member gives, about: a multiple of the members."""
@@ -30,7 +30,7 @@ _reduce_scatter_blocks = getattr(dist, "reduce_scatter_single", None) or dist.re
 
 
 @dataclass(frozen=True)
-class Seat:
+class GroupMember:
     """One member's part in a group.
 
     Attributes:
@@ -48,7 +48,7 @@ class Seat:
     device: torch.device
 
     @classmethod
-    def take(cls, group: Group, handle: dist.ProcessGroup, rank: int, device: torch.device) -> Seat:
+    def take(cls, group: Group, handle: dist.ProcessGroup, rank: int, device: torch.device) -> GroupMember:
         """Make the table of a group."""
         members = len(group.ranks)
         table = integers((members, max(1, NUMEL // members) * members), LARGEST, "collective", group.ranks)
@@ -65,7 +65,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCall:
     """One call, ready to be made.
 
     Attributes:
@@ -81,40 +81,40 @@ class Prepared:
     sources: tuple[int, ...]
 
 
-def _all_reduce(seat: Seat) -> Prepared:
-    output = seat.mine
-    start = lambda: dist.all_reduce(output, group=seat.handle, async_op=True)  # noqa: E731
-    return Prepared(start, output, seat.table.sum(0), ())
+def _all_reduce(member: GroupMember) -> PreparedCall:
+    output = member.mine
+    start = lambda: dist.all_reduce(output, group=member.handle, async_op=True)  # noqa: E731
+    return PreparedCall(start, output, member.table.sum(0), ())
 
 
-def _all_gather(seat: Seat) -> Prepared:
-    mine, output = seat.mine, seat.empty(seat.table.numel())
-    start = lambda: _gather(output, mine, group=seat.handle, async_op=True)  # noqa: E731
-    return Prepared(start, output, seat.table.flatten(), seat.group.ranks)
+def _all_gather(member: GroupMember) -> PreparedCall:
+    mine, output = member.mine, member.empty(member.table.numel())
+    start = lambda: _gather(output, mine, group=member.handle, async_op=True)  # noqa: E731
+    return PreparedCall(start, output, member.table.flatten(), member.group.ranks)
 
 
-def _reduce_scatter(seat: Seat) -> Prepared:
-    members = len(seat.group.ranks)
-    mine, output = seat.mine, seat.empty(seat.table.shape[1] // members)
-    start = lambda: _reduce_scatter_blocks(output, mine, group=seat.handle, async_op=True)  # noqa: E731
-    return Prepared(start, output, seat.table.sum(0).chunk(members)[seat.index], ())
+def _reduce_scatter(member: GroupMember) -> PreparedCall:
+    members = len(member.group.ranks)
+    mine, output = member.mine, member.empty(member.table.shape[1] // members)
+    start = lambda: _reduce_scatter_blocks(output, mine, group=member.handle, async_op=True)  # noqa: E731
+    return PreparedCall(start, output, member.table.sum(0).chunk(members)[member.index], ())
 
 
-def _all_to_all(seat: Seat) -> Prepared:
-    mine, output = seat.mine, seat.empty(seat.table.shape[1])
-    start = lambda: dist.all_to_all_single(output, mine, group=seat.handle, async_op=True)  # noqa: E731
-    blocks = seat.table.view(len(seat.group.ranks), len(seat.group.ranks), -1)
-    return Prepared(start, output, blocks[:, seat.index].flatten(), seat.group.ranks)
+def _all_to_all(member: GroupMember) -> PreparedCall:
+    mine, output = member.mine, member.empty(member.table.shape[1])
+    start = lambda: dist.all_to_all_single(output, mine, group=member.handle, async_op=True)  # noqa: E731
+    blocks = member.table.view(len(member.group.ranks), len(member.group.ranks), -1)
+    return PreparedCall(start, output, blocks[:, member.index].flatten(), member.group.ranks)
 
 
-def _broadcast(seat: Seat) -> Prepared:
-    source = seat.group.ranks[0]
-    output = seat.mine if seat.index == 0 else seat.empty(seat.table.shape[1])
-    start = lambda: dist.broadcast(output, source, group=seat.handle, async_op=True)  # noqa: E731
-    return Prepared(start, output, seat.table[0], (source,))
+def _broadcast(member: GroupMember) -> PreparedCall:
+    source = member.group.ranks[0]
+    output = member.mine if member.index == 0 else member.empty(member.table.shape[1])
+    start = lambda: dist.broadcast(output, source, group=member.handle, async_op=True)  # noqa: E731
+    return PreparedCall(start, output, member.table[0], (source,))
 
 
-OPERATIONS: dict[str, Callable[[Seat], Prepared]] = {
+OPERATIONS: dict[str, Callable[[GroupMember], PreparedCall]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -123,38 +123,40 @@ OPERATIONS: dict[str, Callable[[Seat], Prepared]] = {
 }
 
 
-def try_collectives(seat: Seat, seconds: float) -> Iterator[CollectiveCheck]:
+def try_collectives(member: GroupMember, seconds: float) -> Iterator[CollectiveCheck]:
     """Each operation in turn; the first that does not end is the last.
 
     Args:
-        seat: this member's part.
+        member: this member's part.
         seconds: longest wait for one call.
-    Collective: the group of the seat.
+    Collective: the group of the member.
     """
     for name, prepare in OPERATIONS.items():
-        check = _try(seat, name, prepare, seconds)
+        check = _try(member, name, prepare, seconds)
         yield check
         if check.result in ("late", "failed"):
             return
 
 
-def _try(seat: Seat, name: str, prepare: Callable[[Seat], Prepared], seconds: float) -> CollectiveCheck:
+def _try(
+    member: GroupMember, name: str, prepare: Callable[[GroupMember], PreparedCall], seconds: float
+) -> CollectiveCheck:
     wrong: set[int] = set()
     is_wrong = False
     fastest = seconds
     for _ in range(REPEATS):
-        call = prepare(seat)
-        tried = attempt(call.start, dist.get_backend(seat.handle), seconds)
+        call = prepare(member)
+        tried = run_timed(call.start, dist.get_backend(member.handle), seconds)
         if tried.result != "right":
-            return CollectiveCheck(*seat.group, name, tried.result, (), tried.seconds, tried.words)
+            return CollectiveCheck(*member.group, name, tried.result, (), tried.seconds, tried.words)
         fastest = min(fastest, tried.seconds)
         output = call.output.cpu()
         is_wrong |= not torch.equal(output, call.expected)
         wrong.update(_wrong_sources(output, call))
-    return CollectiveCheck(*seat.group, name, "wrong" if is_wrong else "right", tuple(sorted(wrong)), fastest)
+    return CollectiveCheck(*member.group, name, "wrong" if is_wrong else "right", tuple(sorted(wrong)), fastest)
 
 
-def _wrong_sources(output: Tensor, call: Prepared) -> list[int]:
+def _wrong_sources(output: Tensor, call: PreparedCall) -> list[int]:
     if not call.sources:
         return []
     parts = zip(call.sources, output.chunk(len(call.sources)), call.expected.chunk(len(call.sources)), strict=True)

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from megatron_nanguard.records.screening import Result, Transfer
-from megatron_nanguard.screening.attempt import Tried, attempt
 from megatron_nanguard.screening.known_data import digest_of, random_bytes
-from megatron_nanguard.screening.layout import Link
+from megatron_nanguard.screening.parallel_groups import Link
+from megatron_nanguard.screening.timed_operation import TimedResult, run_timed
 
 PAYLOAD_BYTES = 4 << 20
 WARM_UP_BYTES = 8
@@ -41,7 +41,7 @@ def try_link(
             return
 
 
-def lost(link: Link, rank: int, tried: Tried) -> Iterator[Transfer]:
+def lost(link: Link, rank: int, tried: TimedResult) -> Iterator[Transfer]:
     """Both directions of a link whose connection could not even be made."""
     low, high = link
     for source, target in ((low, high), (high, low)):
@@ -56,7 +56,7 @@ def _transfer(
     sends = rank == source
     buffer = data.to(device) if sends else torch.zeros(PAYLOAD_BYTES, dtype=torch.uint8, device=device)
     warm_up = torch.zeros(WARM_UP_BYTES, dtype=torch.uint8, device=device)
-    tried = Tried("right", 0.0)
+    tried = TimedResult("right", 0.0)
     for message in (warm_up, buffer):
         tried = _pass_on(message, source, target, rank, group, seconds)
         if tried.result != "right":
@@ -68,11 +68,11 @@ def _transfer(
 
 def _pass_on(
     message: torch.Tensor, source: int, target: int, rank: int, group: dist.ProcessGroup, seconds: float
-) -> Tried:
+) -> TimedResult:
     backend = dist.get_backend(group)
     if rank == source:
-        return attempt(lambda: dist.isend(message, target, group=group), backend, seconds)
-    return attempt(lambda: dist.irecv(message, source, group=group), backend, seconds)
+        return run_timed(lambda: dist.isend(message, target, group=group), backend, seconds)
+    return run_timed(lambda: dist.irecv(message, source, group=group), backend, seconds)
 
 
 def _end(source: int, rank: int) -> Literal["sent", "arrived"]:

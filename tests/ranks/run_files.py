@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-
 from megatron_nanguard.records.file_kinds import FILE_KINDS
 from megatron_nanguard.records.json_schema import schema_of
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks import attention, matmul, memory, reductions
-from megatron_nanguard.screening.place import Place
+from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 
-CHECKS: Final[dict[str, Callable[[Place], Iterator[DeviceCheck]]]] = {
+CHECKS: Final[dict[str, Callable[[DeviceUnderTest], Iterator[DeviceCheck]]]] = {
     "matmul": matmul.check,
     "reductions": reductions.check,
     "attention": attention.check,
@@ -17,9 +17,9 @@ CHECKS: Final[dict[str, Callable[[Place], Iterator[DeviceCheck]]]] = {
 }
 
 
-def check_device(name: str, place: Place) -> tuple[DeviceCheck, ...]:
+def check_device(name: str, tested: DeviceUnderTest) -> tuple[DeviceCheck, ...]:
     """One kind of check; an error of the device is a result as well."""
     try:
-        return tuple(CHECKS[name](place))
+        return tuple(CHECKS[name](tested))
     except RuntimeError as error:  # what torch raises for an illegal access, an ECC error and no memory alike
         return (DeviceCheck(name, "failed", str(error).partition("\n")[0], "", 0.0),)

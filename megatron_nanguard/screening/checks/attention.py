@@ -9,8 +9,8 @@ from torch import Tensor
 
 from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import within
+from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.known_data import normals
-from megatron_nanguard.screening.place import Place
 from megatron_nanguard.tensor_names import dtype_name
 
 HEADS, LENGTH = 4, 256
@@ -25,27 +25,27 @@ SMALLEST = 2.0**-126
 """Below it a device may flush to zero."""
 
 
-def check(place: Place) -> Iterator[DeviceCheck]:
+def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
     """Softmax in float32 and bfloat16, exp in float32."""
     scores = SPREAD * normals((HEADS, LENGTH, LENGTH), "scores")
     hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     for dtype in BOUND:
         masked = scores.to(dtype).masked_fill(hidden, -torch.inf)
-        yield _softmax(place, masked, dtype)
-    yield _exp(place)
+        yield _softmax(tested, masked, dtype)
+    yield _exp(tested)
 
 
-def _softmax(place: Place, scores: Tensor, dtype: torch.dtype) -> DeviceCheck:
-    on_device = place.spread(scores)
-    outputs, seconds = place.repeat(lambda: torch.softmax(on_device, -1))
+def _softmax(tested: DeviceUnderTest, scores: Tensor, dtype: torch.dtype) -> DeviceCheck:
+    on_device = tested.spread(scores)
+    outputs, seconds = tested.repeat(lambda: torch.softmax(on_device, -1))
     expected = torch.softmax(scores.double(), -1)
     name = f"causal softmax, {dtype_name(dtype)}"
     return within(name, outputs, expected, BOUND[dtype] * expected + SMALLEST, seconds)
 
 
-def _exp(place: Place) -> DeviceCheck:
+def _exp(tested: DeviceUnderTest) -> DeviceCheck:
     arguments = torch.linspace(-80.0, 80.0, HEADS * LENGTH * LENGTH)
-    on_device = place.spread(arguments)
-    outputs, seconds = place.repeat(lambda: torch.exp(on_device))
+    on_device = tested.spread(arguments)
+    outputs, seconds = tested.repeat(lambda: torch.exp(on_device))
     expected = torch.exp(arguments.double())
     return within("exp, float32", outputs, expected, BOUND[torch.float32] * expected, seconds)

@@ -45,12 +45,12 @@ def within(name: str, outputs: Sequence[Tensor], expected: Tensor, bound: Tensor
     if not bad_calls:
         return DeviceCheck(name, "right", "", digest, seconds)
     first = bad_calls[0]
-    index = torch.unravel_index(
+    flat = torch.unravel_index(
         torch.where(wrong[first], differences[first].nan_to_num(torch.inf), -1.0).argmax(), wrong[first].shape
     )
-    place = tuple(int(each) for each in index)
+    index = tuple(int(each) for each in flat)
     words = (
         f"wrong in {len(bad_calls)} of {len(outputs)} calls, {int(wrong[first].sum())} of {wrong[first].numel()} "
-        f"values; worst {list(place)}: {float(outputs[first][place]):g}, expected {float(expected[place[1:]]):g}"
+        f"values; worst {list(index)}: {float(outputs[first][index]):g}, expected {float(expected[index[1:]]):g}"
     )
     return DeviceCheck(name, "wrong", words, digest, seconds)

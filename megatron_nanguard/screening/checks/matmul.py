@@ -9,8 +9,8 @@ from torch import Tensor
 
 from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import exact, within
+from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.known_data import integers, normals
-from megatron_nanguard.screening.place import Place
 from megatron_nanguard.tensor_names import dtype_name
 
 ROWS, INNER = 384, 256
@@ -25,29 +25,29 @@ LARGEST = {torch.bfloat16: 1, torch.float32: 64}
 BOUND = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-9}
 
 
-def check(place: Place) -> Iterator[DeviceCheck]:
+def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
     """Both kinds in bfloat16 and float32."""
     for dtype in (torch.bfloat16, torch.float32):
         short = dtype_name(dtype)
-        yield _whole_numbers(place, dtype, f"matmul of whole numbers, {short}")
-        yield _all_bits(place, dtype, f"matmul, {short}")
+        yield _whole_numbers(tested, dtype, f"matmul of whole numbers, {short}")
+        yield _all_bits(tested, dtype, f"matmul, {short}")
 
 
-def _whole_numbers(place: Place, dtype: torch.dtype, name: str) -> DeviceCheck:
+def _whole_numbers(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
     a = integers((ROWS, INNER), LARGEST[dtype], name, "a").to(dtype)
     b = integers((INNER, ROWS), LARGEST[dtype], name, "b").to(dtype)
-    outputs, seconds = _products(place, a, b)
+    outputs, seconds = _products(tested, a, b)
     return exact(name, outputs, a.double() @ b.double(), seconds)
 
 
-def _all_bits(place: Place, dtype: torch.dtype, name: str) -> DeviceCheck:
+def _all_bits(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
     a, b = normals((ROWS, INNER), name, "a").to(dtype), normals((INNER, ROWS), name, "b").to(dtype)
-    outputs, seconds = _products(place, a, b)
+    outputs, seconds = _products(tested, a, b)
     bound = BOUND[dtype] * (a.double().abs() @ b.double().abs())
     return within(name, outputs, a.double() @ b.double(), bound, seconds)
 
 
-def _products(place: Place, a: Tensor, b: Tensor) -> tuple[list[Tensor], float]:
-    left, right = place.spread(a), place.spread(b)
-    outputs, seconds = place.repeat(lambda: torch.matmul(left, right))
+def _products(tested: DeviceUnderTest, a: Tensor, b: Tensor) -> tuple[list[Tensor], float]:
+    left, right = tested.spread(a), tested.spread(b)
+    outputs, seconds = tested.repeat(lambda: torch.matmul(left, right))
     return list(outputs), seconds

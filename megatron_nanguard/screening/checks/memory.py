@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.screening import DeviceCheck
-from megatron_nanguard.screening.place import Place
+from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 
 BLOCK_WORDS = 1 << 23
 """64 MiB at a time: the expected pattern needs as much again."""
@@ -20,24 +20,24 @@ STRIDE = -7046029254386353131
 """0x9E3779B97F4A7C15, odd: neighbouring words differ in half of their bits."""
 
 
-def check(place: Place) -> Iterator[DeviceCheck]:
+def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
     """Fill everything before reading anything, so that a write that lands on another place is seen."""
     began = time.monotonic()
-    blocks = _blocks(place)
+    blocks = _blocks(tested)
     problems = [_problem(blocks, inverse) for inverse in (False, True)]
-    place.backend.synchronize()
+    tested.backend.synchronize()
     words = next(filter(None, problems), "")
     size = sum(block.nbytes for block in blocks) >> 20
     yield DeviceCheck(f"memory, {size} MiB", "wrong" if words else "right", words, "", time.monotonic() - began)
 
 
-def _blocks(place: Place) -> Sequence[Tensor]:
-    left = place.memory_bytes // 8
+def _blocks(tested: DeviceUnderTest) -> Sequence[Tensor]:
+    left = tested.memory_bytes // 8
     sizes = []
     while left > 0:
         sizes.append(min(left, BLOCK_WORDS))
         left -= sizes[-1]
-    return [torch.empty(size, dtype=torch.int64, device=place.device) for size in sizes]
+    return [torch.empty(size, dtype=torch.int64, device=tested.device) for size in sizes]
 
 
 def _problem(blocks: Sequence[Tensor], inverse: bool) -> str:

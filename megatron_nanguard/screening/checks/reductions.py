@@ -9,8 +9,8 @@ from torch import Tensor
 
 from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import exact
+from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.known_data import integers
-from megatron_nanguard.screening.place import Place
 
 ROWS, COLUMNS = 256, 4096
 LARGEST = 16
@@ -23,10 +23,10 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def check(place: Place) -> Iterator[DeviceCheck]:
+def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
     """Each kind in float32."""
     rows = integers((ROWS, COLUMNS), LARGEST, "reductions")
-    on_device = place.spread(rows)
+    on_device = tested.spread(rows)
     for kind, reduce in KINDS.items():
-        outputs, seconds = place.repeat(partial(reduce, on_device))
+        outputs, seconds = tested.repeat(partial(reduce, on_device))
         yield exact(f"{kind} over rows, float32", outputs, reduce(rows.double()), seconds)

@@ -30,7 +30,7 @@ def test_it_says_what_the_hardware_tells_on_this_machine(
 ) -> None:
     monkeypatch.setattr(doctor, "_survey", list)
     sources = (SourceState("NVML", True, "8 GPUs"), SourceState("npu-smi", False, "npu-smi is not on PATH"))
-    monkeypatch.setattr("megatron_nanguard.health.survey.survey", lambda: sources)
+    monkeypatch.setattr("megatron_nanguard.health.available_sources.list_sources", lambda: sources)
 
     with pytest.raises(SystemExit) as caught:
         main(["doctor"])

@@ -9,9 +9,9 @@ import pytest
 
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.health.ascend import NpuSmi
+from megatron_nanguard.health.health_watch import HealthWatch
 from megatron_nanguard.health.nvidia import Nvml
 from megatron_nanguard.health.source import Source
-from megatron_nanguard.health.watch import HealthWatch
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.health import DeviceHealth

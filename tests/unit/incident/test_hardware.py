@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.health import HealthWatch
-from megatron_nanguard.health import look as look_file
-from megatron_nanguard.health.source import Told
+from megatron_nanguard.health import HealthWatch, polling
+from megatron_nanguard.health.source import SourceAnswer
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.health import HealthDifference, HealthReading
 from megatron_nanguard.records.incident import Incident
@@ -27,9 +26,9 @@ class Card:
     def __init__(self) -> None:
         self.asked = 0
 
-    def read(self) -> Told:
+    def read(self) -> SourceAnswer:
         self.asked += 1
-        return Told((HealthReading("npu-smi", "device", {"Double-bit Error Count": self.asked}, {}),))
+        return SourceAnswer((HealthReading("npu-smi", "device", {"Double-bit Error Count": self.asked}, {}),))
 
 
 class Hung:
@@ -40,9 +39,9 @@ class Hung:
     def __init__(self, released: threading.Event) -> None:
         self._released = released
 
-    def read(self) -> Told:
+    def read(self) -> SourceAnswer:
         self._released.wait()
-        return Told()
+        return SourceAnswer()
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_a_look_that_fails_is_no_fault_of_the_guard(
 def test_a_driver_that_hangs_costs_seconds_and_a_line(
     watch: Watch, tmp_path: Path, released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look_file.Look.__init__, "__defaults__", (1.0,))
+    monkeypatch.setattr(polling.Poll.__init__, "__defaults__", (1.0,))
     began = time.monotonic()
     found = incident_with(HealthWatch(0, "cuda:0", "", [Hung(released)]), watch, tmp_path)
     assert time.monotonic() - began < 10.0

@@ -9,16 +9,16 @@ import torch
 import torch.distributed as dist
 
 from megatron_nanguard.screening import collectives
-from megatron_nanguard.screening.collectives import OPERATIONS, Seat, try_collectives
-from megatron_nanguard.screening.layout import Group
+from megatron_nanguard.screening.collectives import OPERATIONS, GroupMember, try_collectives
+from megatron_nanguard.screening.parallel_groups import Group
 
 TABLE = torch.tensor([[1.0, 2.0], [10.0, 20.0]])
 
 
 @pytest.fixture
-def seat() -> Seat:
+def member() -> GroupMember:
     """The second of two members."""
-    return Seat(Group("tp", (4, 5)), None, 1, TABLE.clone(), torch.device("cpu"))  # type: ignore[arg-type]
+    return GroupMember(Group("tp", (4, 5)), None, 1, TABLE.clone(), torch.device("cpu"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -31,32 +31,36 @@ def seat() -> Seat:
         ("broadcast", [1.0, 2.0], (4,)),
     ],
 )
-def test_what_a_member_should_get(seat: Seat, name: str, expected: list[float], sources: tuple[int, ...]) -> None:
-    call = OPERATIONS[name](seat)
+def test_what_a_member_should_get(
+    member: GroupMember, name: str, expected: list[float], sources: tuple[int, ...]
+) -> None:
+    call = OPERATIONS[name](member)
     assert (call.expected.tolist(), call.sources) == (expected, sources)
     assert call.output.shape == call.expected.shape
 
 
-def test_a_collective_in_place_leaves_the_table_alone(seat: Seat) -> None:
-    OPERATIONS["all_reduce"](seat).output.fill_(7.0)
-    assert torch.equal(seat.table, TABLE)
+def test_a_collective_in_place_leaves_the_table_alone(member: GroupMember) -> None:
+    OPERATIONS["all_reduce"](member).output.fill_(7.0)
+    assert torch.equal(member.table, TABLE)
 
 
-def test_the_member_whose_part_is_wrong_is_told(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_member_whose_part_is_wrong_is_told(member: GroupMember, monkeypatch: pytest.MonkeyPatch) -> None:
     def gather(output: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         output.copy_(torch.tensor([1.0, 3.0, 10.0, 20.0]))
 
     monkeypatch.setattr(collectives, "OPERATIONS", {"all_gather": OPERATIONS["all_gather"]})
     monkeypatch.setattr(collectives, "_gather", gather)
     monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
-    (check,) = try_collectives(seat, 1.0)
+    (check,) = try_collectives(member, 1.0)
     assert (check.operation, check.result, check.wrong_from) == ("all_gather", "wrong", (4,))
 
 
-def test_after_one_that_does_not_end_the_group_is_left_alone(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_one_that_does_not_end_the_group_is_left_alone(
+    member: GroupMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(dist, "all_reduce", broken)
     monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
-    assert [(check.operation, check.result) for check in try_collectives(seat, 1.0)] == [("all_reduce", "failed")]
+    assert [(check.operation, check.result) for check in try_collectives(member, 1.0)] == [("all_reduce", "failed")]

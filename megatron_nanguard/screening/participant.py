@@ -1,0 +1,125 @@
+"""This rank in the screening: its process groups, its device, its place in the store."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from megatron_nanguard.coordination.store import own_client
+from megatron_nanguard.coordination.watchdog import leave_now
+from megatron_nanguard.device import training_device
+from megatron_nanguard.errors import NanguardError, SettingsError
+from megatron_nanguard.records.screening import RankScreening
+from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
+from megatron_nanguard.screening.store_barrier import StoreBarrier
+from megatron_nanguard.screening.timed_operation import TimedResult, run_timed
+
+COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+"""What moves data between devices of a kind."""
+MEMORY_SHARES = {"cpu": 0.01, "cuda": 0.5, "npu": 0.5}
+"""Of the free memory, unless asked otherwise: the CPU needs seconds for each GiB."""
+PARTING_SECONDS = 5.0
+LONGEST = timedelta(hours=1)
+"""Of a process group on accelerators, where a timeout ends the process before it could say why: ours comes first."""
+
+
+def world_size() -> int:
+    """Number of ranks, as torchrun says it.
+
+    Raises:
+        SettingsError: torchrun did not start this process.
+    """
+    if "RANK" not in os.environ:
+        raise SettingsError(
+            "RANK is not set, expected torchrun's environment: start it with torchrun --nproc-per-node N -m "
+            "megatron_nanguard COMMAND"
+        )
+    return int(os.environ["WORLD_SIZE"])
+
+
+@dataclass(frozen=True)
+class Participant:
+    """Everything that a stage needs of this rank.
+
+    Attributes:
+        barrier: the ranks in the store.
+        tested: the device.
+        deadline: seconds that nothing waits longer than.
+    """
+
+    barrier: StoreBarrier
+    tested: DeviceUnderTest
+    deadline: float
+
+    @classmethod
+    def join(cls, deadline: float, memory_share: float | None) -> Participant:
+        """Start torch.distributed on the device of this rank.
+
+        Raises:
+            NanguardError: the ranks did not come together.
+        Collective: all ranks.
+        """
+        backend = training_device()
+        device = torch.device(backend.take(int(os.environ.get("LOCAL_RANK", "0"))))
+        longest = _longest(COLLECTIVES[backend.backend], deadline)
+        try:
+            dist.init_process_group(COLLECTIVES[backend.backend], timeout=longest)
+        except RuntimeError as error:
+            raise NanguardError(
+                f"rank {os.environ['RANK']}: the {world_size()} ranks did not come together in {deadline:g} s "
+                f"({str(error).partition(chr(10))[0]}); see that all of them were started and reach MASTER_ADDR"
+            ) from error
+        if memory_share is None:
+            memory_share = MEMORY_SHARES[backend.backend]
+        barrier = StoreBarrier(own_client("nanguard/screening"), dist.get_rank(), dist.get_world_size())
+        return cls(barrier, DeviceUnderTest(device, backend, memory_share), deadline)
+
+    def as_record(self) -> RankScreening:
+        """This rank, with nothing tried yet."""
+        return RankScreening(self.barrier.rank, socket.gethostname(), self.tested.backend.facts().name)
+
+    def new_group(self, ranks: tuple[int, ...]) -> tuple[dist.ProcessGroup | None, TimedResult]:
+        """A group for one trial; None for a rank outside of it, and where its members did not connect.
+
+        Every rank names every group, in the same order, because torch counts them.
+
+        Collective: the ranks of the group connect.
+        """
+        made: list[dist.ProcessGroup] = []
+
+        def make() -> None:
+            group = dist.new_group(list(ranks), timeout=_longest(dist.get_backend(), self.deadline))
+            if isinstance(group, dist.ProcessGroup):
+                made.append(group)
+
+        tried = run_timed(make, dist.get_backend(), self.deadline)
+        return (made[0] if made else None), tried
+
+    def wait_for_all(self, stage: str) -> None:
+        """Meet the others after a stage, in which at most one thing took as long as the deadline.
+
+        Raises:
+            RanksMissing: some did not come.
+        """
+        self.barrier.wait(stage, 2 * self.deadline)
+
+    def leave(self, code: int, missing: int) -> None:
+        """Part from the others; with something wrong at once, since a broken group would be waited for at the exit.
+
+        Args:
+            code: exit code.
+            missing: ranks that do not come back.
+        """
+        self.barrier.leave(self.barrier.world - 1 - missing, PARTING_SECONDS)
+        if code:
+            leave_now(code)
+        dist.destroy_process_group()
+
+
+def _longest(backend: str, deadline: float) -> timedelta:
+    return timedelta(seconds=deadline) if backend == "gloo" else LONGEST

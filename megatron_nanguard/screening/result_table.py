@@ -1,0 +1,96 @@
+"""What a screening found, as a person reads it: what was tried, then who is named, then the hints.
+
+tried                               right  not right
+matmul, bfloat16                        7  rank 5
+links, both ways                       19  rank 4 to rank 6
+all_reduce, tp                          8
+OUTLIER device: rank 5 (TP 1, PP 1, DP 0) computes wrongly
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from megatron_nanguard.printable import printable
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.screening import Outlier, Screening
+
+SHOWN = 6
+"""Most links in a cell, and most pieces of evidence under an accusation."""
+
+
+def print_screening(screening: Screening, console: Console) -> None:
+    """Print a screening."""
+    console.print(_table(screening))
+    for line in _lines(screening):
+        console.print(line, soft_wrap=True)
+
+
+def _table(screening: Screening) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tried")
+    table.add_column("right", justify="right")
+    table.add_column("not right")
+    for what, views in _rows(screening).items():
+        wrong = sorted(who for who, is_right in views.items() if not is_right)
+        table.add_row(printable(what), str(len(views) - len(wrong)), Text(_named(wrong), style="red"))
+    return table
+
+
+def _rows(screening: Screening) -> dict[str, dict[tuple[int, ...], bool]]:
+    """What was tried, then on whom (a rank, or source and target), then whether it was right."""
+    rows: dict[str, dict[tuple[int, ...], bool]] = {}
+    for each in screening.ranks:
+        for check in each.devices:
+            kind = "memory" if check.name.startswith("memory") else check.name
+            rows.setdefault(kind, {})[(each.rank,)] = check.result == "right"
+    messages = rows.setdefault("messages from rank to rank", {})
+    for each in screening.ranks:
+        for message in each.transfers:
+            pair = (message.source, message.target)
+            messages[pair] = messages.get(pair, True) and message.result == "right"
+    for each in screening.ranks:
+        for call in each.collectives:
+            if call.result != "unsupported":
+                rows.setdefault(f"{call.operation}, {call.axis}", {})[(each.rank,)] = call.result == "right"
+    return {what: views for what, views in rows.items() if views}
+
+
+def _named(who: list[tuple[int, ...]]) -> str:
+    if not who:
+        return ""
+    if len(who[0]) == 1:
+        return name_ranks([rank for (rank,) in who])
+    shown = ", ".join(f"{source} to {target}" for source, target in who[:SHOWN])
+    return shown if len(who) <= SHOWN else f"{shown} and {len(who) - SHOWN} more"
+
+
+def _lines(screening: Screening) -> Iterator[Text]:
+    for outlier in screening.outliers:
+        yield Text(printable(f"OUTLIER {outlier.kind}: {outlier.words}"), style="bold red")
+        yield from _indented(_evidence(outlier))
+    yield from (Text(printable(f"hint: {hint}"), style="yellow") for hint in screening.hints)
+    yield from (Text(printable(f"note: {note}")) for note in screening.notes)
+    yield Text(_verdict(screening), style="bold red" if screening.outliers else "bold green")
+
+
+def _evidence(outlier: Outlier) -> Iterator[str]:
+    yield from outlier.evidence[:SHOWN]
+    if len(outlier.evidence) > SHOWN:
+        yield f"and {len(outlier.evidence) - SHOWN} more"
+
+
+def _indented(lines: Iterable[str]) -> Iterator[Text]:
+    return (Text(f"  {printable(line)}") for line in lines)
+
+
+def _verdict(screening: Screening) -> str:
+    tried = f"{screening.sizes.world} ranks in {screening.seconds:.0f} s"
+    count = len(screening.outliers)
+    if not count:
+        return f"no outlier among {tried}"
+    return f"{count} outlier{'s' if count > 1 else ''} among {tried}"

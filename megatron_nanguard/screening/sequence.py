@@ -1,0 +1,95 @@
+"""The order of a screening; nothing else knows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.screening import RankScreening, Screening
+from megatron_nanguard.screening.naming import naming_in
+from megatron_nanguard.screening.outliers import find_outliers
+from megatron_nanguard.screening.outliers.hints import hints
+from megatron_nanguard.screening.participant import Participant
+from megatron_nanguard.screening.rank_checks import RankChecks
+from megatron_nanguard.screening.store_barrier import RanksMissing
+
+LAST_WORDS_SECONDS = 20.0
+"""For results and the exit code, once every rank has met every other or been named."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be screened.
+
+    Attributes:
+        sizes: the layout.
+        deadline: seconds that nothing waits longer than.
+        memory_share: of the free memory of each device that is tried; None for the default of its kind.
+    """
+
+    sizes: ParallelSizes
+    deadline: float
+    memory_share: float | None
+
+
+def screen(request: Request, tell: Callable[[Screening], None]) -> int:
+    """Screen the ranks of this job; every one of them calls it.
+
+    Args:
+        request: the same on every rank.
+        tell: gets the result, on one rank.
+    Returns:
+        0 when nobody was named, else 1, alike on all ranks.
+    Collective: all ranks.
+    """
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    began = time.monotonic()
+    participant = Participant.join(request.deadline, request.memory_share)
+    rank_checks = RankChecks(participant, request.sizes)
+    missing: dict[int, str] = {}
+    try:
+        rank_checks.run()
+    except RanksMissing as late:
+        missing = late.at
+    barrier = participant.barrier
+    barrier.store_result(to_json(rank_checks.result).decode())
+    if barrier.rank == min(rank for rank in range(barrier.world) if rank not in missing):
+        found = barrier.results(barrier.world - len(missing), LAST_WORDS_SECONDS)
+        results = [from_json(RankScreening, each) for each in found]
+        seconds = time.monotonic() - began
+        screening = _conclude(request.sizes, results, missing, rank_checks.notes, started=started, seconds=seconds)
+        tell(screening)
+        barrier.set_exit_code(int(bool(screening.outliers)))
+    code = barrier.exit_code(LAST_WORDS_SECONDS + request.deadline)
+    participant.leave(code, len(missing))
+    return code
+
+
+def _conclude(
+    sizes: ParallelSizes,
+    ranks: Sequence[RankScreening],
+    missing: dict[int, str],
+    notes: Sequence[str],
+    *,
+    started: str,
+    seconds: float,
+) -> Screening:
+    return Screening(
+        started=started,
+        seconds=seconds,
+        sizes=sizes,
+        outliers=find_outliers(ranks, missing, naming_in(sizes)),
+        hints=hints(ranks),
+        notes=(*notes, *_unsupported(ranks)),
+        ranks=tuple(ranks),
+    )
+
+
+def _unsupported(ranks: Sequence[RankScreening]) -> list[str]:
+    checks = [check for each in ranks for check in each.collectives if check.result == "unsupported"]
+    names = sorted({check.operation for check in checks})
+    return [f"not tried, the backend has no such collective: {', '.join(names)}"] if names else []

@@ -1,0 +1,108 @@
+"""A look that nothing can hold up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from megatron_nanguard.health.polling import Poll
+from megatron_nanguard.health.source import SourceAnswer
+from megatron_nanguard.records.health import HealthReading
+from tests.unit.conftest import Log
+
+READING = HealthReading("a", "device", {"errors": 1}, {})
+
+
+class Scripted:
+    """A source that does what a test wants."""
+
+    def __init__(self, name: str, read: Callable[[], SourceAnswer]) -> None:
+        self.name, self.read = name, read
+
+
+@pytest.fixture
+def stuck() -> Iterator[threading.Event]:
+    """Set at the end of the test, so that no thread outlives it."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_every_source_answers_for_itself() -> None:
+    look = Poll(
+        [Scripted("a", lambda: SourceAnswer((READING,))), Scripted("b", lambda: SourceAnswer(problem="b is not there"))]
+    )
+    assert look.collect() == {"a": SourceAnswer((READING,)), "b": SourceAnswer(problem="b is not there")}
+
+
+def test_a_source_that_hangs_costs_its_seconds_and_a_line(stuck: threading.Event) -> None:
+    def hang() -> SourceAnswer:
+        stuck.wait()
+        return SourceAnswer()
+
+    began = time.monotonic()
+    look = Poll([Scripted("NVML", hang), Scripted("a", lambda: SourceAnswer((READING,)))], seconds=0.3)
+    assert time.monotonic() - began < 0.2
+    told = look.collect()
+    assert 0.3 <= time.monotonic() - began < 2.0
+    assert told == {"NVML": SourceAnswer(problem="NVML: no answer after 0 s"), "a": SourceAnswer((READING,))}
+
+
+def test_the_caller_may_wait_less(stuck: threading.Event) -> None:
+    def hang() -> SourceAnswer:
+        stuck.wait()
+        return SourceAnswer()
+
+    look, began = Poll([Scripted("NVML", hang)], seconds=30.0), time.monotonic()
+    look.collect(began + 0.1)
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_source_that_still_hangs_is_not_asked_again_until_it_came_back(stuck: threading.Event) -> None:
+    asked = []
+
+    def hang() -> SourceAnswer:
+        asked.append(1)
+        stuck.wait()
+        return SourceAnswer()
+
+    sources = [Scripted("NVML", hang), Scripted("a", lambda: SourceAnswer((READING,)))]
+    look = Poll(sources, seconds=30.0)
+    assert look.hanging() == {}
+    look.collect(0.0)
+    again = Poll(sources, hanging=look.hanging())
+    assert again.collect() == {
+        "a": SourceAnswer((READING,)),
+        "NVML": SourceAnswer(problem="NVML: hangs since an earlier look"),
+    }
+    assert again.hanging().keys() == {"NVML"}
+    assert len(asked) == 1
+
+    stuck.set()
+    look.collect()
+    assert again.hanging() == {}
+    assert Poll(sources, hanging=again.hanging()).collect()["NVML"] == SourceAnswer()
+    assert len(asked) == 2
+
+
+def test_a_source_whose_time_is_up_hangs_though_nobody_collected(stuck: threading.Event) -> None:
+    def hang() -> SourceAnswer:
+        stuck.wait()
+        return SourceAnswer()
+
+    look = Poll([Scripted("NVML", hang)], seconds=0.1)
+    time.sleep(0.2)
+    assert look.hanging().keys() == {"NVML"}
+
+
+def test_a_fault_of_ours_in_a_source_is_logged_and_told(log: Log) -> None:
+    def fail() -> SourceAnswer:
+        raise RuntimeError("no such field")
+
+    look = Poll([Scripted("npu-smi", fail)])
+    fault = "reading of the hardware, npu-smi: RuntimeError: no such field"
+    assert look.collect() == {"npu-smi": SourceAnswer(problem=fault)}
+    assert len(log.messages) == 1
