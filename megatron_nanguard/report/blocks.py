@@ -6,8 +6,13 @@ order of its fields, and most blocks hold one or two of them.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Form = TypeVar("Form")
 
 
 class Tone(enum.Enum):
@@ -129,3 +134,23 @@ class Block:
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     tone: Tone = Tone.PLAIN
+
+
+def each_text(form: Form, change: Callable[[str], str]) -> Form:
+    """Copy a form with every text in it changed.
+
+    Args:
+        form: a text, a tuple, list, dictionary or data class, and whatever these hold.
+        change: from the old text to the new one; keys of dictionaries stay as they are.
+    """
+    value: Any = form
+    if isinstance(value, str):
+        value = change(value)
+    elif isinstance(value, (tuple, list)):
+        value = type(value)(each_text(item, change) for item in value)
+    elif isinstance(value, dict):
+        value = {key: each_text(item, change) for key, item in value.items()}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: each_text(getattr(value, field.name), change) for field in dataclasses.fields(value)}
+        value = dataclasses.replace(value, **fields)
+    return value  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,17 +12,18 @@ from markupsafe import Markup
 
 from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.printable import printable
+from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report.html.embedding import content_policy, digest, island
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.report.formatting import counted
+from megatron_nanguard.report.html.embedding import content_policy, digest, island, plotting_library
 from megatron_nanguard.report.html.glossary import about
-from megatron_nanguard.report.html.naming import tab_title
 from megatron_nanguard.report.html.parts import PagePart
 from megatron_nanguard.report.html.pictures.figure import Figure
-from megatron_nanguard.report.html.plotting import plotting_library
 from megatron_nanguard.report.html.rank_details import rank_details, rank_places
 from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.sections.rank_grid import LEGEND
+from megatron_nanguard.report.rank_states import NAMES
 from megatron_nanguard.version import __version__
 
 HERE: Final = Path(__file__).parent
@@ -97,7 +99,7 @@ def _ranks(opened: OpenedIncident) -> dict[str, Any]:
     return {
         "places": rank_places(opened.rows),
         "facts": {str(rank): facts for rank, facts in rank_details(opened).items()},
-        "words": {state.value: words for state, words in LEGEND.items()},
+        "words": {state.value: words for state, words in NAMES.items()},
         "order": [state.value for state in RankState],
         "told": TOLD,
     }
@@ -106,3 +108,27 @@ def _ranks(opened: OpenedIncident) -> dict[str, Any]:
 def _drawn(figure: Figure) -> dict[str, Any]:
     """What the script needs to draw a chart."""
     return {"name": figure.name, "traces": figure.traces, "layout": figure.layout, "width": figure.width}
+
+
+LAYER: Final = re.compile(r"^decoder\.layers\.(?=\d)")
+NAMED: Final = 4
+BEGAN: Final = phrase("{who} {what}")
+NOT_FINITE: Final = phrase("{who} not finite")
+TITLE: Final = phrase("{what}, step {step}, {run}")
+
+
+def tab_title(incident: Incident) -> str:
+    """What it was, the step, and the end of the run's name."""
+    return TITLE.format(what=_what(incident), step=incident.step, run=incident.run_id.rpartition("-")[2])
+
+
+def _what(incident: Incident) -> str:
+    if not incident.origin:
+        return NOT_FINITE.format(who=_who(incident.ranks.bad_before or incident.ranks.bad_after_only))
+    first = incident.origin[0]
+    module = LAYER.sub("L", first.module)
+    return BEGAN.format(who=_who(first.members), what=f"{first.operator} {module}".rstrip())
+
+
+def _who(ranks: tuple[int, ...]) -> str:
+    return name_ranks(ranks) if len(ranks) <= NAMED else counted(len(ranks), "rank")

@@ -1,4 +1,4 @@
-"""The parts of the page in the order they are read: the sections of the report, some of them as pictures."""
+"""The parts of the page: every section of the report, as pictures where the page has some for it, and the glossary."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report import SECTIONS, Section
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.html.glossary import glossary
-from megatron_nanguard.report.html.parameters import parameter_table
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.pictures.norm_heatmap import heat_map
 from megatron_nanguard.report.html.pictures.propagation import propagation_figure
@@ -20,10 +18,11 @@ from megatron_nanguard.report.html.pictures.replicas import compare_losses, comp
 from megatron_nanguard.report.html.pictures.timeline import timeline
 from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.sections import gradient_norms, microbatches, parameters, propagation, ranks, verdict
+from megatron_nanguard.report.sections import SECTIONS
+from megatron_nanguard.report.sections.parameters import full_table
 
 BREAK: Final = re.compile("[:,\N{FULLWIDTH COLON}\N{FULLWIDTH COMMA}\N{FULLWIDTH LEFT PARENTHESIS}]")
-"""Where the short form of a title ends."""
+"""Where the short form of a title, for the list of sections, ends."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class PagePart:
 
     Attributes:
         kind: how it is laid out.
-        name: its anchor.
-        heading: in the list of sections.
-        title: above it.
-        picture: what stands in it first; None where the words are all there is.
-        block: the same in words.
+        name: the anchor of its section element.
+        heading: its entry in the list of sections.
+        title: its heading.
+        picture: shown first; None where the part has words only.
+        block: the section in words.
     """
 
     kind: Literal["block", "grid", "figure", "parameters", "fold"]
@@ -48,45 +47,44 @@ class PagePart:
 
     @property
     def tone(self) -> Tone:
-        """How grave it is as a whole."""
+        """How grave the part is as a whole."""
         return self.block.tone if self.block else Tone.PLAIN
 
 
 def page_parts(opened: OpenedIncident, translator: Translator) -> tuple[PagePart, ...]:
-    """Everything that there is something to say of, and what the words mean; what has no data is left out.
+    """Make the parts of every section that has something to show, in the order of reading, and the glossary.
 
     Args:
         opened: the incident.
-        translator: tells it in the language of the page.
+        translator: translates into the language of the page.
     """
     words = translator.translated(glossary())
     return (
-        *(part for section in SECTIONS for part in _parts(section, opened, translator)),
+        *(part for name in SECTIONS for part in _section_parts(name, opened, translator)),
         PagePart("fold", "words", words.title, words.title, None, words),
     )
 
 
-def _parts(section: Section, opened: OpenedIncident, translator: Translator) -> Iterator[PagePart]:
-    """The pictures of a section, the first one with its words; the words alone where nothing can be drawn."""
-    words = translator.translated(section(opened))
-    pictures = [part for draw in PICTURES.get(section, ()) if (part := draw(opened, translator))]
+def _section_parts(name: str, opened: OpenedIncident, translator: Translator) -> Iterator[PagePart]:
+    """The pictures of a section, the first one with its block; the block alone where nothing can be drawn."""
+    block = translator.translated(SECTIONS[name](opened))
+    pictures = [part for draw in PICTURES.get(name, ()) if (part := draw(opened, translator))]
     if pictures:
-        yield replace(pictures[0], block=words)
+        yield replace(pictures[0], block=block)
         yield from pictures[1:]
-    elif words is not None:
-        yield _words(section, words)
+    elif block is not None:
+        yield _block_part(name, block)
 
 
-def _words(section: Section, block: Block) -> PagePart:
-    """A section as the terminal has it; the first sentence of the verdict is the title of the page."""
-    name = section.__module__.rpartition(".")[2]
-    if section is verdict.describe and block.text:
+def _block_part(name: str, block: Block) -> PagePart:
+    """A section in words; the first sentence of the verdict is the title of the page."""
+    if name == "verdict" and block.text:
         return PagePart("block", name, block.title, block.text[0], None, replace(block, text=block.text[1:]))
     return PagePart("block", name, _heading(block.title), block.title, None, block)
 
 
 def _heading(title: str) -> str:
-    """A title without what stands after its colon or comma: "How it spread"."""
+    """A title up to its first colon, comma or parenthesis: "How it spread"."""
     return BREAK.split(title)[0]
 
 
@@ -99,14 +97,14 @@ def _grid(opened: OpenedIncident, translator: Translator) -> PagePart | None:
 
 
 def _parameters(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    table = parameter_table(opened.incident)
+    table = full_table(opened.incident)
     if table is None:
         return None
     return translator.translated(PagePart("parameters", "parameters", phrase("Parameters"), table.title, table, None))
 
 
 def _figure(figure: Figure | None, translator: Translator) -> PagePart | None:
-    """What comes from the incident is told and escaped already; here only our own sentences are told."""
+    """Translate the sentences of a figure; its texts from the incident are translated and escaped already."""
     if figure is None:
         return None
     figure = translator.without_records().translated(figure)
@@ -133,11 +131,11 @@ def _losses(opened: OpenedIncident, translator: Translator) -> PagePart | None:
     return _figure(compare_losses(opened.rows), translator)
 
 
-PICTURES: Final[dict[Section, tuple[Callable[[OpenedIncident, Translator], PagePart | None], ...]]] = {
-    ranks.describe: (_grid,),
-    propagation.describe: (_propagation,),
-    gradient_norms.describe: (_norms, _replicas),
-    parameters.describe: (_parameters,),
-    microbatches.describe: (_timeline, _losses),
+PICTURES: Final[dict[str, tuple[Callable[[OpenedIncident, Translator], PagePart | None], ...]]] = {
+    "ranks": (_grid,),
+    "propagation": (_propagation,),
+    "gradient_norms": (_norms, _replicas),
+    "parameters": (_parameters,),
+    "microbatches": (_timeline, _losses),
 }
-"""Sections of which the page has pictures. A section that is not listed stands in the page in words."""
+"""What the page draws for a section, by its name. A section that is not listed is shown in words."""

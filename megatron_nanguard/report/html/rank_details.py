@@ -14,7 +14,7 @@ from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
 from megatron_nanguard.records.place_words import place_words
 from megatron_nanguard.report.formatting import counted, number, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.sections.rank_grid import LEGEND
+from megatron_nanguard.report.rank_states import NAMES
 
 DETAILED_RANKS = 256
 SHOWN_LAYERS = 12
@@ -36,7 +36,7 @@ def rank_places(table: Sequence[RankRow]) -> list[tuple[int, str, str]]:
 
 
 def _facts(row: RankRow) -> Iterator[tuple[str, str]]:
-    yield phrase("state"), LEGEND[row.state]
+    yield phrase("state"), NAMES[row.state]
     yield from ((name, text) for name, text in ((phrase("host"), row.host), (phrase("device"), row.device)) if text)
     if row.infected and row.infected.from_ranks:
         yield phrase("infected by"), joined(LISTED, (row.infected.by, row.infected.group))

@@ -6,13 +6,18 @@ version wrote, stays English, and so do names, operators and numbers.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Formatter
 from typing import Final, TypeVar
 
+import orjson
+
+from megatron_nanguard.diagnosis import advice, meanings
 from megatron_nanguard.records.phrase import Phrase, Phrasing
-from megatron_nanguard.report.lang.catalog import catalog, placeholders
-from megatron_nanguard.report.texts import each_text
+from megatron_nanguard.report.blocks import each_text
 
 LANGUAGES: Final = ("en", "zh")
 PUNCTUATION: Final = "\u2026\u3001\u3002\uff08\uff09\uff0c\uff1a\uff1b"
@@ -61,3 +66,34 @@ class Translator:
     def translated(self, form: Form) -> Form:
         """Every text of a form."""
         return each_text(form, self.translate) if self._catalog else form
+
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def catalog(lang: str) -> dict[str, str]:
+    """Everything that a language has; nothing for English."""
+    return {} if lang == "en" else {**sentences(lang), **_texts(lang)}
+
+
+def sentences(lang: str) -> dict[str, str]:
+    """The sentences that stand in the code."""
+    told: dict[str, str] = {}
+    for file in sorted((HERE / lang).glob("*.json")):
+        told |= orjson.loads(file.read_bytes())
+    return told
+
+
+def placeholders(template: str) -> set[str]:
+    """The names in the braces of a template."""
+    return {name for _, name, _, _ in Formatter().parse(template) if name}
+
+
+def _texts(lang: str) -> dict[str, str]:
+    """The texts that are data, by what they are in English."""
+    told: dict[str, str] = {words: meanings.texts(lang)[cause] for cause, words in meanings.texts().items()}
+    for pattern, known in advice.texts().items():
+        other = advice.texts(lang)[pattern]
+        told |= {known.what: other.what, known.check: other.check, known.change: other.change}
+    return told

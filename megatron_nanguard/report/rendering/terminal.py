@@ -12,7 +12,7 @@ from rich.text import Text
 
 from megatron_nanguard.printable import printable
 from megatron_nanguard.report.blocks import Block, Tone
-from megatron_nanguard.report.rendering import body, command_lines
+from megatron_nanguard.report.rendering.layout import body_lines, command_lines
 from megatron_nanguard.report.rendering.lines import ASCII, UNICODE, Glyphs, Line, fold
 
 WIDEST: Final = 120
@@ -73,7 +73,7 @@ def _framed(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
 
 
 def _lines(block: Block, width: int, glyphs: Glyphs) -> Iterator[Text]:
-    yield from map(_styled, body(block, width, glyphs))
+    yield from map(_styled, body_lines(block, width, glyphs))
 
 
 def _styled(line: Line) -> Text:

@@ -1,10 +1,16 @@
-"""Why it began: ranked explanations, with what speaks for and against each."""
+"""The explanations of an incident: ranked causes with their evidence, and advice for the patterns that were recognised.
+
+1. numerics (very likely, 0.95)
+   + values outside of its domain: log in decoder.layers.3.mlp
+   ? not tested: the same call on another device
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from megatron_nanguard.diagnosis.advice import texts
 from megatron_nanguard.diagnosis.meanings import meaning
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
@@ -12,7 +18,7 @@ from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import UNDECIDED, judged
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
-TOLD_IN_FULL: Final = 3
+DETAILED_CAUSES: Final = 3
 SCORES: Final = phrase("The numbers are scores, each of its cause alone: they need not add up to 1.")
 LOWER_SCALE: Final = {
     "bad": phrase("Run again at 1/256 of its loss scale the step was bad too: the scale did not overflow."),
@@ -21,7 +27,7 @@ LOWER_SCALE: Final = {
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """The first three in full, the others by name; a banner above them where none stands out."""
+    """Show the first three causes with their evidence and the others by name; say so where no cause stands out."""
     causes = opened.incident.causes
     if not causes:
         return None
@@ -33,11 +39,11 @@ def describe(opened: OpenedIncident) -> Block | None:
         points=(
             *(
                 _point(number, cause, opened.incident.origin)
-                for number, cause in enumerate(ranked[:TOLD_IN_FULL], start=1)
+                for number, cause in enumerate(ranked[:DETAILED_CAUSES], start=1)
             ),
             *(_not_tested(what) for cause in undecided for what in cause.not_tested),
         ),
-        notes=tuple(_notes(opened, ranked[TOLD_IN_FULL:])),
+        notes=tuple(_notes(opened, ranked[DETAILED_CAUSES:])),
     )
 
 
@@ -61,3 +67,22 @@ def _notes(opened: OpenedIncident, rest: list[RankedCause]) -> list[str]:
     num_scored = sum(1 for cause in opened.incident.causes if cause.cause != UNDECIDED)
     scores = SCORES if num_scored > 1 else ""
     return [note for note in (scale, less, scores) if note]
+
+
+def describe_advice(opened: OpenedIncident) -> Block | None:
+    """Show what to check and what to change for each pattern; a pattern that has no text is only named."""
+    points = tuple(map(_advice_point, opened.incident.advice))
+    return Block(phrase("What helps"), points=points) if points else None
+
+
+def _advice_point(pattern: str) -> Point:
+    text = texts().get(pattern)
+    if text is None:
+        return Point(pattern.replace("_", " "))
+    return Point(
+        text.what,
+        below=(
+            Point(phrase("check: {text}", text=text.check)),
+            Point(phrase("change: {text}", text=text.change)),
+        ),
+    )

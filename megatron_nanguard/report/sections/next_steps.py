@@ -1,28 +1,32 @@
-"""What to do now, the cheapest first."""
+"""What to do next, the cheapest step first, with the commands that do it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
+from megatron_nanguard.diagnosis.looking import CONFIRM
+from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, is_runnable
+from megatron_nanguard.records.incident import Incident, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Point
+from megatron_nanguard.report.formatting import UNDECIDED
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.sections.commands import goes_on, reproduction, screening, without_command
 
 SCRIPT: Final = f"{BUNDLE_NAME}/repro.py"
-"""As the steps of the diagnosis name it."""
+"""How the steps of the diagnosis name the script that runs the suspect call."""
 REPRODUCE: Final = phrase("run the accused call alone")
 SCREEN: Final = phrase("try devices and links without the model, on the hosts of the job")
 STOP_AND_SCREEN: Final = phrase("stop the job, then try devices and links without the model, on the hosts of the job")
 COLLECT: Final = phrase("bring the files of {ranks} into this directory and report again")
 SHOWN_STEPS: Final = 5
+SCREENED: Final = ("hardware_transient", "hardware_persistent", "communication")
+"""Causes in a device or a link, which `nanguard screen` can test without the model."""
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """Try what would tell the causes apart, run the accused call alone; one step alone stands in the verdict."""
+    """List the steps; None where the verdict already shows the only one."""
     steps = list(_steps(opened))[:SHOWN_STEPS]
     if len(steps) == 1 and not opened.incident.missing_ranks:
         return None
@@ -30,18 +34,58 @@ def describe(opened: OpenedIncident) -> Block | None:
     return Block(phrase("Next steps"), points=points) if points else None
 
 
+def reproduction(opened: OpenedIncident) -> str:
+    """The command that runs the suspect call alone; empty where the call was not saved."""
+    bundle = opened.home / BUNDLE_NAME
+    return f"python {bundle / 'repro.py'}" if is_runnable(bundle) else ""
+
+
+def useful_reproduction(opened: OpenedIncident) -> str:
+    """The same command; empty where it proves nothing, since a call with NaN or Inf in its inputs is bad everywhere."""
+    calls = opened.incident.arbitrations
+    return "" if calls and calls[0].inputs_bad else reproduction(opened)
+
+
+def screening(opened: OpenedIncident) -> str:
+    """The command that tests devices and links in the layout of the job; empty where no leading cause is in them."""
+    incident = opened.incident
+    if not any(cause.cause in SCREENED for cause in _leading(incident)):
+        return ""
+    sizes, hosts = incident.sizes, max(1, incident.num_hosts)
+    axes = {"tp": sizes.tp, "pp": sizes.pp, "cp": sizes.cp, "ep": sizes.ep}
+    layout = "".join(f" --{axis} {size}" for axis, size in axes.items() if size > 1)
+    nodes = f" --nnodes {hosts}" if hosts > 1 else ""
+    return f"torchrun{nodes} --nproc-per-node {sizes.world // hosts} -m megatron_nanguard screen{layout}"
+
+
+def is_running(incident: Incident) -> bool:
+    """Whether the job went on after the incident, as far as is known, and still holds its devices."""
+    return incident.policy.action in ("skip", "continue")
+
+
+def without_command(step: str) -> str:
+    """A step of the diagnosis without the command at its end, which the report shows on a line of its own."""
+    return step.removesuffix(CONFIRM.format(look=""))
+
+
 def _steps(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
     """What to do, and the command that does it where there is one."""
     reproduce, screen = reproduction(opened), screening(opened)
-    told = list(dict.fromkeys(cause.next for cause in opened.incident.causes if cause.next))
-    for step in told:
+    proposed = list(dict.fromkeys(cause.next for cause in opened.incident.causes if cause.next))
+    for step in proposed:
         if reproduce and SCRIPT in step:
             yield without_command(step), reproduce
         else:
             yield step, ""
-    if reproduce and not any(SCRIPT in step for step in told):
+    if reproduce and not any(SCRIPT in step for step in proposed):
         yield REPRODUCE, reproduce
     if screen:
-        yield STOP_AND_SCREEN if goes_on(opened.incident) else SCREEN, screen
+        yield STOP_AND_SCREEN if is_running(opened.incident) else SCREEN, screen
     if opened.incident.missing_ranks:
         yield COLLECT.format(ranks=name_ranks(opened.incident.missing_ranks)), ""
+
+
+def _leading(incident: Incident) -> tuple[RankedCause, ...]:
+    """The likeliest cause, or both candidates where the diagnosis is undecided."""
+    is_undecided = any(cause.cause == UNDECIDED for cause in incident.causes)
+    return tuple(cause for cause in incident.causes if cause.cause != UNDECIDED)[: 2 if is_undecided else 1]

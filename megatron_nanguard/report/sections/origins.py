@@ -1,4 +1,4 @@
-"""Where it began: the end of the way back from the bad gradients, with what came in there and what went out."""
+"""Where the fault began: the call that made the first bad value, and what was bad before the step already."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
 PLAIN_NUMBER: Final = "number"
-"""Type of an argument that is no tensor."""
+"""The dtype that a record gives to an argument that is a Python number."""
 NOT_RECORDED: Final = phrase("not recorded")
 CAME_IN: Final = phrase("came in")
 WENT_OUT: Final = phrase("went out")
 ARGUMENT: Final = (phrase("argument"), phrase("argument {name}"))
 OUTPUT: Final = (phrase("output"), phrase("output {name}"))
-"""What is there, without a number and with one."""
+"""How a tensor without a name is called: alone, and as one of several."""
 ONE: Final = phrase("Origin")
 SEVERAL: Final = phrase("Origin: {number} that do not depend on each other, earliest first")
-RUN: Final = (OriginKind.OPERATOR, OriginKind.SCALER, OriginKind.NEVER_WRITTEN)
-"""What the way back ended at, where it was a call that read something."""
+CALLS: Final = (OriginKind.OPERATOR, OriginKind.SCALER, OriginKind.NEVER_WRITTEN)
+"""Kinds of origins that are a call with inputs."""
+SHOWN_FINDINGS: Final = 12
+AUDIT_COLUMNS: Final = (phrase("what"), phrase("name"), phrase("seen"), phrase("rank"), phrase("note"))
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """The first three origins; several are independent of each other."""
+    """Show the first three origins; where there are several, none depends on another."""
     found = opened.incident.origin
     if not found:
         return None
@@ -42,6 +44,23 @@ def describe(opened: OpenedIncident) -> Block | None:
         rows += _tensors(origin)
     more = len(found) - SHOWN_ORIGINS
     return Block(title, rows=tuple(rows), notes=(MORE.format(more=counted(more, "more origin")),) if more > 0 else ())
+
+
+def describe_audit(opened: OpenedIncident) -> Block | None:
+    """Show what the audit found bad before the step began, for which no operator of the step is to blame."""
+    findings = opened.incident.audit
+    if not findings:
+        return None
+    more = len(findings) - SHOWN_FINDINGS
+    return Block(
+        phrase("Bad before the step began"),
+        columns=AUDIT_COLUMNS,
+        rows=tuple(
+            (one.kind.replace("_", " "), one.name, one.pattern, str(one.rank), one.note)
+            for one in findings[:SHOWN_FINDINGS]
+        ),
+        notes=(phrase("... and {more} more", more=more),) if more > 0 else (),
+    )
 
 
 def _who(opened: OpenedIncident, origin: Origin, place: int | None) -> Iterator[tuple[str, str]]:
@@ -76,14 +95,14 @@ def _what(origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def _is_forward_line(origin: Origin) -> bool:
-    """A backward that C++ runs has no line of its own; what is known is the line that made it."""
+    """Whether the known line is that of the forward: a backward in C++ has no Python line of its own."""
     return origin.phase == "backward" and not (origin.source_line or "").endswith(".backward")
 
 
 def _tensors(origin: Origin) -> Iterator[tuple[str, str]]:
     for tensor in origin.inputs:
         yield CAME_IN, _tensor(tensor, ARGUMENT)
-    if not origin.inputs and origin.kind in (*RUN, OriginKind.COMMUNICATION):
+    if not origin.inputs and origin.kind in (*CALLS, OriginKind.COMMUNICATION):
         yield CAME_IN, NOT_RECORDED
     if origin.facts:
         yield WENT_OUT, _tensor(origin.facts, OUTPUT)
@@ -96,7 +115,7 @@ def _tensors(origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str, what: tuple[Phrase, Phrase]) -> str:
-    """Its name, or what it is and its number where it has none: "output 0"."""
+    """The name of a tensor; where it has none, what it is, with its number: "output 0"."""
     alone, numbered = what
     if name and not name.isdecimal():
         return name
@@ -104,7 +123,7 @@ def _name(name: str, what: tuple[Phrase, Phrase]) -> str:
 
 
 def _tensor(tensor: TensorFacts, what: tuple[Phrase, Phrase]) -> str:
-    """A tensor in a line: "grad of k, (4, 8) bfloat16: NaN, 3 NaN, 0 Inf, finite from -2 to 1.5, head 2"."""
+    """One tensor in one line: "grad of k, (4, 8) bfloat16: NaN, 3 NaN, 0 Inf, finite from -2 to 1.5, head 2"."""
     name = _name(tensor.name, what)
     if tensor.dtype == PLAIN_NUMBER:
         return phrase("{name}, a plain number: {pattern}", name=name, pattern=pattern_words(tensor.pattern))
@@ -126,7 +145,7 @@ def _facts(tensor: TensorFacts) -> Iterator[str]:
 
 
 def _span(tensor: TensorFacts) -> str:
-    """What is finite in it: "from -2.8 to 0.5"."""
+    """The range of the finite values: "from -2.8 to 0.5"."""
     if tensor.lowest is not None and tensor.highest is not None:
         return phrase("from {lowest} to {highest}", lowest=number(tensor.lowest), highest=number(tensor.highest))
     return "" if tensor.absmax is None else phrase("up to {size} in magnitude", size=number(tensor.absmax))

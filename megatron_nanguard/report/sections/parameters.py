@@ -45,64 +45,72 @@ class BadParameter:
     @property
     def name(self) -> str:
         """Global name."""
-        return self._any.name
+        return self._first.name
 
     @property
-    def _any(self) -> MergedParameter:
-        """What is told of the values, where they began."""
-        known = self.before or self.after
-        assert known is not None
-        return known
+    def _first(self) -> MergedParameter:
+        """The parameter where it was bad first."""
+        first = self.before or self.after
+        assert first is not None
+        return first
 
     def cells(self) -> tuple[str, ...]:
-        """Everything but the name; counted after the reduction where the ranks' own values are gone."""
-        counts = next((one for one in (self.before, self.after) if one and one.nan_count is not None), self._any)
+        """All cells but the name; the counts are those after the reduction where the ones before it are not known."""
+        counts = next((one for one in (self.before, self.after) if one and one.nan_count is not None), self._first)
         return (
             _ranks(self.before),
             _ranks(self.after),
-            _values(self._any),
+            _values(self._first),
             count(counts.nan_count),
             count(counts.inf_count),
         )
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """The first rows, and in how many layers the others are."""
+    """Show the first parameters layer by layer, and count the others by layer."""
     incident = opened.incident
-    everything = bad_parameters(incident)
+    everything = _bad_parameters(incident)
     if not everything:
         return None
     rest = everything[SHOWN_PARAMETERS:]
     more = (phrase("... and {number} more: {layers}", number=len(rest), layers=_by_layer(rest)),) if rest else ()
     return Block(
-        title_of(incident),
+        _title(incident),
         columns=COLUMNS,
         rows=tuple(_rows(everything[:SHOWN_PARAMETERS])),
-        notes=(*more, *notes_on(incident, everything)),
+        notes=(*more, *_notes(incident, everything)),
     )
 
 
-def bad_parameters(incident: Incident) -> list[BadParameter]:
-    """Every parameter that the incident lists, once, in the order of the backward."""
+def full_table(incident: Incident) -> Block | None:
+    """Every bad parameter that the incident lists, a row each under its full name; None where none is bad."""
+    everything = _bad_parameters(incident)
+    if not everything:
+        return None
+    return Block(
+        _title(incident),
+        columns=COLUMNS,
+        rows=tuple((parameter.name, *parameter.cells()) for parameter in everything),
+        notes=tuple(_notes(incident, everything)),
+    )
+
+
+def _bad_parameters(incident: Incident) -> list[BadParameter]:
+    """Every parameter that the incident lists, once, in the order of the backward pass."""
     before = {one.name: one for one in incident.parameters if one.where == "local"}
     after = {one.name: one for one in incident.parameters if one.where == "reduced"}
     listed = [BadParameter(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
     return sorted(listed, key=lambda parameter: -depth_of(parameter.name))
 
 
-def title_of(incident: Incident) -> str:
-    """How many were bad before the reduction, and how many after it."""
+def _title(incident: Incident) -> str:
+    """Say how many parameters were bad before the reduction, and how many after it."""
     places = Counter(parameter.where for parameter in incident.parameters)
     return TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
 
 
-def notes_on(incident: Incident, everything: Sequence[BadParameter]) -> Iterator[str]:
-    """How to read the table, and what is not in it.
-
-    Args:
-        incident: the merged incident.
-        everything: all that it lists, as `bad_parameters` gives it.
-    """
+def _notes(incident: Incident, everything: Sequence[BadParameter]) -> Iterator[str]:
+    """Say how to read the table, and what is not in it."""
     yield SUMMED
     if incident.parameters_truncated:
         yield TRUNCATED.format(count=incident.parameters_truncated)
@@ -111,7 +119,7 @@ def notes_on(incident: Incident, everything: Sequence[BadParameter]) -> Iterator
 
 
 def _rows(parameters: Sequence[BadParameter]) -> Iterator[tuple[str, ...]]:
-    """A layer is named once, above its parameters."""
+    """Rows of parameters below a row that names their layer."""
     previous = None
     for parameter in parameters:
         layer = layer_of(parameter.name)
@@ -126,7 +134,7 @@ def _ranks(parameter: MergedParameter | None) -> str:
 
 
 def _values(parameter: MergedParameter) -> str:
-    """What was seen; a norm where every element is finite and the norm alone was bad."""
+    """The kind of bad values, or the norm where only the norm was bad and every element is finite."""
     words = pattern_words(parameter.pattern)
     if parameter.pattern != "finite":
         return words

@@ -1,66 +1,132 @@
-"""Who was bad before the reduction, and who was infected by it."""
+"""The ranks: which were bad before the reduction, which became bad by it, and where they are in the parallel layout.
+
+      dp0    dp1-127
+pp0   x!x    ~~~
+pp1   ...    ...
+
+Pipeline stages go down, replicas go across, tensor-parallel ranks are side by side in a cell. Equal replicas share a
+column and equal stages share a row, so that sixteen thousand ranks fit on a screen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from megatron_nanguard.records.coordinates import RankGroup
+from megatron_nanguard.postmortem.rank_table import RankRow
+from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, opening, phrase
 from megatron_nanguard.records.rank_words import name_ranks, rank_list
-from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.blocks import Block, Grid, GridMark, Tone
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.sections.rank_grid import parallel_grid
+from megatron_nanguard.report.rank_states import TONES, legend
 
-SHOWN_PATHS = 8
-INFECTED = phrase("infected {ranks} from {sources} by {by} ({group})")
+SHOWN_PATHS: Final = 8
+INFECTED: Final = phrase("infected {ranks} from {sources} by {by} ({group})")
+NUMBERED_WORLD: Final = 64
+"""Largest number of ranks that are shown with their numbers."""
+SHOWN_COLUMNS: Final = 16
+SHOWN_ROWS: Final = 32
+LONGEST_LABEL: Final = 16
+"""Longest list of indices in characters; a longer one is shown as a count."""
+
+INSIDE: Final = phrase("in a cell: tensor-parallel ranks")
+STAGES: Final = phrase("pipeline stages")
+REPLICAS: Final = phrase("replicas")
+CUT: Final = phrase("shown: {shown} of {all} kinds of {what}, those with the gravest ranks")
+
+Cell = tuple[GridMark, ...]
+Key = TypeVar("Key", bound=Hashable)
+Group = TypeVar("Group")
+
+
+class Column(NamedTuple):
+    """The replica that a column shows."""
+
+    dp: int
+    cp: int
+
+
+Cells = Mapping[tuple[int, Column], Cell]
 
 
 def describe(opened: OpenedIncident) -> Block:
-    """The layout as a picture, the three sets with the failing groups in words, and how the infection went."""
+    """Show the layout as a grid, the three sets of ranks in words, and which rank infected which."""
     incident = opened.incident
     ranks = incident.ranks
     rows = [
         (phrase("bad before the reduction"), _words(ranks.bad_before, incident.groups)),
-        (phrase("bad after it only"), _words(ranks.bad_after_only, _infected(incident))),
+        (phrase("bad after it only"), _words(ranks.bad_after_only, _infected_groups(incident))),
         (phrase("clean"), rank_list(ranks.clean)),
     ]
     if incident.missing_ranks:
         rows.append((phrase("no readable file"), rank_list(incident.missing_ranks)))
     return Block(
         phrase("Ranks"),
-        # Without an origin the verdict says it already.
+        # Without an origin the verdict shows the summary already.
         text=(_without_step(incident),) if incident.origin else (),
         grid=parallel_grid(opened.rows, incident.sizes),
         rows=tuple(rows),
-        # With an origin known the infection has a section of its own.
+        # With an origin, the section on propagation shows the infections.
         notes=() if incident.origin else _paths(incident),
     )
 
 
+def parallel_grid(rows: Sequence[RankRow], sizes: ParallelSizes) -> Grid | None:
+    """Draw the ranks in their parallel layout; None for a single rank.
+
+    Args:
+        rows: one per rank.
+        sizes: of the parallel axes.
+    """
+    if len(rows) < 2:
+        return None
+    cells = _cells(rows)
+    stages = sorted({stage for stage, _ in cells})
+    everything = sorted({column for _, column in cells})
+    across = _equal_groups(everything, lambda one: (one.cp, *(cells.get((stage, one)) for stage in stages)))
+    down = _equal_groups(stages, lambda stage: tuple(cells.get((stage, group[0])) for group in across))
+    columns = _gravest(across, SHOWN_COLUMNS, lambda group: _tones(cells, stages, group[:1]))
+    lines = _gravest(down, SHOWN_ROWS, lambda group: _tones(cells, group[:1], everything))
+    experts = {Column(row.coordinates.dp, row.coordinates.cp): row.coordinates.ep for row in rows}
+    return Grid(
+        columns=tuple(_column_label(group, sizes, experts[group[0]]) for group in columns),
+        rows=tuple(
+            (_indices("pp", line), tuple(cells.get((line[0], group[0]), ()) for group in columns)) for line in lines
+        ),
+        legend=tuple((TONES[state], words) for state, words in legend(rows).items()),
+        caption=joined(
+            ALONGSIDE,
+            (INSIDE if sizes.tp > 1 else "", _cut(lines, down, STAGES), _cut(columns, across, REPLICAS)),
+        ),
+    )
+
+
 def _without_step(incident: Incident) -> str:
-    """The summary of an incident whose step is named above it."""
+    """The summary without the step, which the verdict names."""
     return opening(incident.summary.removeprefix(f"Step {incident.step}: "))
 
 
-def _infected(incident: Incident) -> Sequence[RankGroup]:
-    """Where no rank was bad before, the failing set is the one after the reduction."""
+def _infected_groups(incident: Incident) -> Sequence[RankGroup]:
+    """The groups that became bad by the reduction; all failing groups where no rank was bad before it."""
     return incident.infected_groups or (() if incident.ranks.bad_before else incident.groups)
 
 
 def _words(ranks: Sequence[int], groups: Sequence[RankGroup]) -> str:
-    """A set and what it is in the layout: "0, 1, 4, 5: data-parallel replica 0"."""
+    """A set of ranks and what it is in the layout: "0, 1, 4, 5: data-parallel replica 0"."""
     words = joined(ALONGSIDE, (group.words for group in groups))
     if not ranks or not words:
         return rank_list(ranks)
-    # The words of a single rank begin with its number already.
+    # The words for a single rank begin with its number.
     if words.startswith(name_ranks(ranks)):
         return words
     return phrase("{ranks}: {words}", ranks=rank_list(ranks), words=words)
 
 
 def _paths(incident: Incident) -> tuple[str, ...]:
-    """One line per communication and source: infected ranks that share both are told together."""
+    """One line per communication and source, with all ranks that it infected."""
     paths: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
     for infected in incident.infected:
         paths.setdefault((infected.by, infected.group, infected.from_ranks), []).append(infected.rank)
@@ -74,3 +140,59 @@ def _path(by: str, group: str, sources: Sequence[int], ranks: Sequence[int]) -> 
     if not sources:
         return phrase("infected {ranks} by a way that is not known", ranks=who)
     return INFECTED.format(ranks=who, sources=rank_list(sources), by=by, group=group)
+
+
+def _cells(rows: Sequence[RankRow]) -> Cells:
+    """The marks of each cell in the order of the tensor-parallel ranks, numbered where there are few."""
+    cells: dict[tuple[int, Column], list[RankRow]] = defaultdict(list)
+    for row in rows:
+        place = row.coordinates
+        cells[place.pp, Column(place.dp, place.cp)].append(row)
+    is_numbered = len(rows) <= NUMBERED_WORLD
+    digits = len(str(max(row.rank for row in rows)))
+    return {
+        key: tuple(
+            GridMark(TONES[row.state], str(row.rank).rjust(digits) if is_numbered else "")
+            for row in sorted(members, key=lambda row: row.coordinates.tp)
+        )
+        for key, members in cells.items()
+    }
+
+
+def _equal_groups(keys: Iterable[Key], content: Callable[[Key], Hashable]) -> list[list[Key]]:
+    """Group keys of equal content, in the order of the first key of each group."""
+    groups: dict[Hashable, list[Key]] = defaultdict(list)
+    for key in keys:
+        groups[content(key)].append(key)
+    return list(groups.values())
+
+
+def _gravest(groups: list[Group], limit: int, tones: Callable[[Group], set[Tone]]) -> list[Group]:
+    """As many groups as there is room for: those with the gravest members, in their given order."""
+    if len(groups) <= limit:
+        return groups
+    gravity = list(TONES.values())
+    ranked = sorted(range(len(groups)), key=lambda index: min(map(gravity.index, tones(groups[index]))))
+    return [groups[index] for index in sorted(ranked[:limit])]
+
+
+def _tones(cells: Cells, stages: Iterable[int], columns: Sequence[Column]) -> set[Tone]:
+    return {mark.tone for stage in stages for column in columns for mark in cells.get((stage, column), ())}
+
+
+def _column_label(group: Sequence[Column], sizes: ParallelSizes, ep: int) -> str:
+    parts = [_indices("dp", [column.dp for column in group])]
+    if sizes.cp > 1:
+        parts.append(f"cp{group[0].cp}")
+    if sizes.ep > 1 and len(group) == 1:
+        parts.append(f"ep{ep}")
+    return " ".join(parts)
+
+
+def _indices(axis: str, indices: Sequence[int]) -> str:
+    words = rank_list(indices)
+    return f"{axis}{words}" if len(words) <= LONGEST_LABEL else f"{len(indices)} {axis}"
+
+
+def _cut(shown: Sequence[object], everything: Sequence[object], what: str) -> str:
+    return CUT.format(shown=len(shown), all=len(everything), what=what) if len(shown) < len(everything) else ""

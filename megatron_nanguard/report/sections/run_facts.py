@@ -1,10 +1,11 @@
-"""Which run it was, and the numbers of the step that are known."""
+"""Plain facts at the end of the report: the run and the step, where the files are, and notes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.incident import DeviceCount, Incident
 from megatron_nanguard.records.phrase import phrase
@@ -20,10 +21,14 @@ KINDS: Final = {
     Kind.NORM_OVERFLOW: phrase("in the sum of squares, every gradient being finite"),
     Kind.DEAD_STEP: phrase("in the gradient norm alone, after the step had been applied"),
 }
+SATURATION: Final = phrase(
+    "devices in saturation mode turn overflow into the largest number: every check for NaN and Inf is blind there; "
+    "set INF_NAN_MODE_ENABLE=1 before the start"
+)
 
 
 def describe(opened: OpenedIncident) -> Block:
-    """Facts of the run and of the step; what is not known is left out."""
+    """Show which run and step it was, with the numbers that are known."""
     incident = opened.incident
     facts = (
         (phrase("run"), incident.run_id),
@@ -37,6 +42,28 @@ def describe(opened: OpenedIncident) -> Block:
         (phrase("policy"), incident.policy.words),
     )
     return Block(phrase("Run and step"), rows=tuple(fact for fact in facts if fact[1]))
+
+
+def describe_files(opened: OpenedIncident) -> Block:
+    """Show where the evidence is: the merged file of all ranks, and the files of single ranks."""
+    incident = opened.incident
+    rows: list[tuple[str, str]] = [(phrase("directory"), str(opened.home))]
+    # An unknown action means that the job died before any rank wrote the merged file.
+    if incident.policy.action != "unknown":
+        rows.append((phrase("all ranks"), MERGED_NAME))
+    if incident.files:
+        first, more = incident.files[0], len(incident.files) - 1
+        rows.append((phrase("each rank"), phrase("{file} and {more} more", file=first, more=more) if more else first))
+    return Block(phrase("Files"), rows=tuple(rows))
+
+
+def describe_notes(opened: OpenedIncident) -> Block | None:
+    """Show the notes of the ranks and of the merge, with a warning where devices hide overflow."""
+    incident = opened.incident
+    notes = list(incident.notes)
+    if any(device.overflow_mode == "saturation" for device in incident.devices):
+        notes.append(SATURATION)
+    return Block(phrase("Notes"), notes=tuple(notes)) if notes else None
 
 
 def _numbers(incident: Incident) -> Iterator[tuple[str, str]]:
@@ -57,7 +84,7 @@ def _device(device: DeviceCount) -> str:
 
 
 def _layout(sizes: ParallelSizes) -> str:
-    """Sizes of the axes that exist: "8 ranks: TP2 PP2 VPP2 DP2"."""
+    """The parallel axes of more than one rank: "8 ranks: TP2 PP2 VPP2 DP2"."""
     axes = {"TP": sizes.tp, "CP": sizes.cp, "EP": sizes.ep, "PP": sizes.pp, "VPP": sizes.vpp, "DP": sizes.dp}
     named = " ".join(f"{axis}{size}" for axis, size in axes.items() if size > 1)
     world = counted(sizes.world, "rank")

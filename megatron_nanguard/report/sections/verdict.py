@@ -1,4 +1,4 @@
-"""Where it began, why, whether the job lives and what to do: the first lines that are read, and often the only ones.
+"""The verdict: where the fault began, its likeliest cause, what happened to the job, and what to do next.
 
 Step 3: rank 5 (tp1pp1dp0, host node7) made the first NaN: log in decoder.layers.3.mlp, backward of micro-batch 2.
 cause  numerics (very likely, 0.95), no other cause fits. Finite inputs leave the domain of a correct operator.
@@ -15,14 +15,14 @@ from megatron_nanguard.diagnosis.meanings import meaning
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import UNDECIDED, counted, judged, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.sections.commands import goes_on, screening, telling, without_command
-from megatron_nanguard.report.sections.job import job_words
+from megatron_nanguard.report.sections.next_steps import is_running, screening, useful_reproduction, without_command
 
 MADE: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}, {when}{others}.")
 SENTENCES: Final = {
@@ -57,17 +57,29 @@ BETWEEN: Final = phrase("undecided: {first} or {second}")
 ONLY: Final = phrase("undecided: {first}, no other cause fits")
 NOTHING: Final = phrase("undecided: nothing speaks for any cause")
 
+STOPPED: Final = phrase("stopped on every rank with exit code {code}, before any weight changed")
+STOPPED_LATE: Final = phrase("stopped on every rank with exit code {code}, after the step had been applied")
+JOB_STATES: Final = {
+    "skip": phrase("goes on: this step was skipped, no weight changed"),
+    "continue": phrase("goes on: this step was applied all the same, weights may hold NaN or Inf now"),
+}
+NOT_KNOWN: Final = phrase("not known: no rank lived to write what was done")
+REPLACED: Final = phrase("{state} ({words})")
+RESUME: Final = phrase("{state}; start again from the last checkpoint before step {step}{place}")
+PLACE: Final = phrase(", in {directory}")
+NO_CHECKPOINT: Final = phrase("{state}; no --save was given, so there is no checkpoint to start again from")
+
 
 def describe(opened: OpenedIncident) -> Block:
-    """One sentence on the origin, or on what is known instead; the likeliest cause, the job, and what to do now."""
+    """Name the origin, or what is known instead of it; then the likeliest cause, the job, and what to do now."""
     incident = opened.incident
     if incident.origin:
         sentence, unknown = _origin(opened), ""
     else:
         sentence, unknown = incident.summary, UNKNOWN_ORIGIN.format(why=_why_unknown(incident.replay))
-    reproduce, screen = telling(opened), screening(opened)
+    reproduce, screen = useful_reproduction(opened), screening(opened)
     command = reproduce or screen
-    stop = STOP if command and command == screen and goes_on(incident) else ""
+    stop = STOP if command and command == screen and is_running(incident) else ""
     return Block(
         phrase("Verdict"),
         text=(sentence,),
@@ -116,11 +128,11 @@ def _conclusions(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
         yield phrase("cause"), _cause(opened.incident)
     yield phrase("job"), job_words(opened)
     if following := next((cause.next for cause in causes if cause.next), ""):
-        yield phrase("next"), without_command(following) if telling(opened) else following
+        yield phrase("next"), without_command(following) if useful_reproduction(opened) else following
 
 
 def _cause(incident: Incident) -> str:
-    """The likeliest with its meaning and its runner-up; two candidates where it is undecided."""
+    """Name the likeliest cause with its meaning and the second one; name two candidates where it is undecided."""
     first, *others = incident.causes
     if first.cause != UNDECIDED:
         form = FIRST if others else SOLE
@@ -131,3 +143,27 @@ def _cause(incident: Incident) -> str:
     form = BETWEEN if len(others) > 1 else ONLY if others else NOTHING
     words = [*map(judged, others[:2]), "", ""]
     return form.format(first=words[0], second=words[1])
+
+
+def job_words(opened: OpenedIncident) -> str:
+    """Say whether the job stopped or goes on, with which exit code, and from which checkpoint to resume."""
+    state = _job_state(opened)
+    if opened.incident.policy.action != "abort":
+        return state
+    if opened.fingerprint is None:
+        return RESUME.format(state=state, step=opened.incident.step, place="")
+    directory = opened.fingerprint.arguments.get("save", "None")
+    if directory == "None":
+        return NO_CHECKPOINT.format(state=state)
+    return RESUME.format(state=state, step=opened.incident.step, place=PLACE.format(directory=directory))
+
+
+def _job_state(opened: OpenedIncident) -> str:
+    policy = opened.incident.policy
+    if policy.action == "abort":
+        state = STOPPED_LATE if opened.incident.kind is Kind.DEAD_STEP else STOPPED
+        state = state.format(code=policy.exit_code)
+    else:
+        state = JOB_STATES.get(policy.action, NOT_KNOWN)
+    is_replaced = policy.action not in (policy.name, "unknown") and policy.words
+    return REPLACED.format(state=state, words=policy.words.rstrip(".")) if is_replaced else state

@@ -9,10 +9,11 @@ from typing import Any
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.report import Section, blocks_of
+from megatron_nanguard.report import blocks_of
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.opened_incident import OpenedIncident, open_incident
-from megatron_nanguard.report.rendering.text import render
+from megatron_nanguard.report.rendering.layout import plain_text
+from megatron_nanguard.report.sections import Section
 from tests.unit.factories import SIZES, incident
 
 DIRECTORY = Path("/data/DIR")
@@ -32,7 +33,7 @@ DEMO = {
 
 def report_text(incident: Incident, directory: Path, lang: str = "en") -> str:
     """One incident as plain text, its files being in the directory."""
-    return render(blocks_of(open_incident(incident, directory), lang))
+    return plain_text(blocks_of(open_incident(incident, directory), lang))
 
 
 def row(rank: int, state: RankState = RankState.CLEAN, sizes: ParallelSizes = SIZES, **changes: Any) -> RankRow:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report.html.pictures.axes import LEVEL, stacked
+from megatron_nanguard.report.html.pictures.axes import LEVEL, log_ticks, stacked, tick_name
 from megatron_nanguard.report.html.pictures.figure import escape
-from megatron_nanguard.report.html.pictures.ticks import log_ticks, tick_name
 
 DRAWN = 16
 """Lines that are drawn one by one."""

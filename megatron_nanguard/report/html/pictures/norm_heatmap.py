@@ -10,10 +10,9 @@ from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import and_more, as_sentence, counted, number
-from megatron_nanguard.report.html.pictures.axes import LEVEL, short_names, stacked
+from megatron_nanguard.report.html.pictures.axes import LEVEL, log_ticks, short_names, stacked, tick_name
 from megatron_nanguard.report.html.pictures.figure import Figure, shorten
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
-from megatron_nanguard.report.html.pictures.ticks import log_ticks, tick_name
 from megatron_nanguard.report.sections.gradient_norms import scaled_words
 
 CLICK = phrase("Click a cell to see its rank.")

@@ -15,7 +15,7 @@ from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import rank_list
 from megatron_nanguard.report.formatting import as_sentence
-from megatron_nanguard.report.sections.rank_grid import LEGEND, TONES, legend
+from megatron_nanguard.report.rank_states import NAMES, TONES, legend
 
 NUMBERED_RANKS = 64
 SINGLE_RANKS = 1024
@@ -201,7 +201,7 @@ def _counts(rows: Sequence[RankRow]) -> dict[RankState, int]:
 
 
 def _one(row: RankRow, *, is_numbered: bool) -> GridCell:
-    words = phrase("rank {rank}, {place}: {state}", rank=row.rank, place=row.label, state=LEGEND[row.state])
+    words = phrase("rank {rank}, {place}: {state}", rank=row.rank, place=row.label, state=NAMES[row.state])
     return GridCell(str(row.rank), row.state, TONES[row.state].value, str(row.rank) if is_numbered else "", words)
 
 
@@ -217,7 +217,7 @@ def _many(rows: Sequence[RankRow]) -> GridCell:
 
 
 def _of_state(count: int, state: RankState) -> str:
-    return phrase("{count} {state}", count=count, state=LEGEND[state])
+    return phrase("{count} {state}", count=count, state=NAMES[state])
 
 
 def _runs(ranks: Sequence[int]) -> str:

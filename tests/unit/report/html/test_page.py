@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.report import SECTIONS
 from megatron_nanguard.report.html import report_html
-from megatron_nanguard.report.html.naming import tab_title
+from megatron_nanguard.report.html.page import tab_title
 from megatron_nanguard.report.html.parts import page_parts
 from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
+from megatron_nanguard.report.sections import SECTIONS
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import SETS, incident
 from tests.unit.report.factories import bundled
@@ -67,7 +67,7 @@ def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> N
     opened = opened_demo()
     parts = page_parts(opened, Translator("en", {}))
 
-    said = [block for section in SECTIONS if (block := section(opened))]
+    said = [block for section in SECTIONS.values() if (block := section(opened))]
     assert [part.block for part in parts[1:-1] if part.block] == said[1:]
     assert (parts[0].heading, parts[-1].name) == ("Verdict", "words")
     assert [part.name for part in parts if part.picture] == [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from megatron_nanguard.diagnosis import advice, meanings
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.lang import MOST_PHRASES, Translator
+from megatron_nanguard.report.lang import MOST_PHRASES, Translator, placeholders, sentences
+from tests.unit.report.lang.templates import templates
 
 RANK = Phrasing("rank {rank}", {"rank": "5"})
 CALL = Phrasing("{operator} on rank {rank}", {"operator": "log", "rank": "5"})
@@ -63,3 +65,20 @@ def test_wide_punctuation_brings_its_own_blanks() -> None:
     told = Phrasing("{ranks} cannot run the step again: {why}", {"ranks": "who", "why": "FSDP"})
 
     assert Translator("zh", {"who": who, "x": told}).translate("x") == "rank 5（TP 1）无法重放这一步：FSDP"
+
+
+def test_every_sentence_of_the_code_is_told_in_chinese_and_no_other() -> None:
+    known, told = templates(), sentences("zh").keys()
+
+    assert (sorted(known - told), sorted(told - known)) == ([], [])
+
+
+def test_a_translation_has_the_values_of_its_sentence() -> None:
+    different = [words for words, told in sentences("zh").items() if placeholders(words) != placeholders(told)]
+
+    assert different == []
+
+
+@pytest.mark.parametrize("texts", [advice.texts, meanings.texts])
+def test_texts_that_are_data_exist_in_chinese(texts) -> None:  # type: ignore[no-untyped-def]
+    assert texts("zh").keys() == texts().keys()

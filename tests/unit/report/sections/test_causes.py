@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from megatron_nanguard.diagnosis.advice import texts
 from megatron_nanguard.diagnosis.meanings import meaning
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplaySummary, Trial
@@ -79,3 +80,21 @@ def test_a_try_at_a_lower_scale_is_told_with_its_outcome() -> None:
         "bad": ("Run again at 1/256 of its loss scale the step was bad too: the scale did not overflow.",),
         "finite": ("Run again at 1/256 of its loss scale the step was finite: the scale overflowed.",),
     }
+
+
+def test_without_a_pattern_there_is_no_advice() -> None:
+    assert causes.describe_advice(opened_incident()) is None
+
+
+def test_a_pattern_says_what_to_check_and_what_to_change() -> None:
+    text = texts()["bad_moments"]
+
+    assert causes.describe_advice(opened_incident(advice=("bad_moments",))) == Block(
+        "What helps", points=(Point(text.what, below=(Point(f"check: {text.check}"), Point(f"change: {text.change}"))),)
+    )
+
+
+def test_advice_of_a_later_version_is_named_only() -> None:
+    assert causes.describe_advice(opened_incident(advice=("cosmic_ray",))) == Block(
+        "What helps", points=(Point("cosmic ray"),)
+    )

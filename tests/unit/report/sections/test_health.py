@@ -8,7 +8,7 @@ from typing import Any
 from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.rendering.text import render
+from megatron_nanguard.report.rendering.layout import plain_text
 from megatron_nanguard.report.sections.health import describe
 from tests.unit.diagnosis.factories import origin
 from tests.unit.factories import incident
@@ -26,7 +26,7 @@ def told_by(rank: int, *changes: HealthDifference) -> DeviceHealth:
 def text_of(**changes: Any) -> str:
     changes = {"ranks": RankSets((5,), (0, 1), (2, 3)), "origin": (origin(),), **changes}
     block = describe(OpenedIncident(incident(**changes), Path("/run")))
-    return "" if block is None else render([block])
+    return "" if block is None else plain_text([block])
 
 
 def test_changes_then_states_then_what_was_not_told() -> None:

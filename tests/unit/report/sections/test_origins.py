@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import origins
@@ -114,3 +115,25 @@ def test_a_collective_is_told_with_all_its_members() -> None:
         ("operator", "allreduce_ -> Inf"),
         ("came in", "not recorded"),
     )
+
+
+MOMENT = AuditFinding("exp_avg_sq", "decoder.layers.0.w", "negative", 3, "in the shard of this rank")
+
+
+def test_where_all_was_well_there_is_no_section() -> None:
+    assert origins.describe_audit(opened_incident()) is None
+
+
+def test_a_finding_is_told_with_its_rank() -> None:
+    assert origins.describe_audit(opened_incident(audit=(MOMENT,))) == Block(
+        "Bad before the step began",
+        columns=("what", "name", "seen", "rank", "note"),
+        rows=(("exp avg sq", "decoder.layers.0.w", "negative", "3", "in the shard of this rank"),),
+    )
+
+
+def test_many_findings_are_counted() -> None:
+    block = described(origins.describe_audit, opened_incident(audit=(MOMENT,) * 20))
+
+    assert len(block.rows) == 12
+    assert block.notes == ("... and 8 more",)

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from megatron_nanguard.records.incident import MergedParameter
 from megatron_nanguard.report.sections import parameters
+from megatron_nanguard.report.sections.parameters import full_table
+from tests.unit.factories import incident
 from tests.unit.report.factories import described, opened_incident
+from tests.unit.report.html.factories import demo_incident
 
 SUMMED = (
     "NaN and Inf count elements, summed over the ranks: before the reduction where their values are still known, else "
@@ -82,3 +85,25 @@ def test_names_left_out_of_the_incident_are_counted() -> None:
     block = described(parameters.describe, opened_incident(parameters=(parameter("w"),), parameters_truncated=40))
 
     assert block.notes == (SUMMED, "40 more names are in the files of the ranks only")
+
+
+def test_every_listed_parameter_has_one_row() -> None:
+    listed = demo_incident().parameters
+    after = replace(listed[0], where="reduced", nan_count=None, ranks=(0, 1, 2), num_ranks=40)
+    alone = replace(after, name="output_layer.weight", ranks=(4,), num_ranks=1)
+
+    table = full_table(incident(parameters=(listed[0], after, alone), parameters_truncated=7))
+
+    assert table is not None
+    name = "decoder.layers.3.mlp.linear_fc1.weight"
+    assert table.rows == (
+        ("output_layer.weight", "-", "4", "NaN", "-", "0"),
+        (name, "4, 5", "0-2, ... (40 ranks)", "NaN", "3", "0"),
+    )
+    assert table.title == "Bad gradients by parameter: 1 parameter before the reduction, 2 after it"
+    assert table.notes[1] == "7 more names are in the files of the ranks only"
+    assert len(table.notes) == 3
+
+
+def test_without_a_bad_parameter_there_is_no_table() -> None:
+    assert full_table(incident()) is None

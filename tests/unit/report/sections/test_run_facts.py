@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+
+import pytest
 
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.records.incident import DeviceCount
+from megatron_nanguard.records.incident import DeviceCount, PolicyOutcome
 from megatron_nanguard.report.blocks import Block
+from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import run_facts
-from tests.unit.report.factories import opened_incident
+from tests.unit.factories import incident
+from tests.unit.report.factories import described, opened_incident
 
 
 def test_numbers_that_are_not_known_are_left_out() -> None:
@@ -48,3 +53,39 @@ def test_numbers_that_are_known_are_given() -> None:
         ("device", "1 x Test NPU, overflow mode saturation"),
         ("versions", "torch 2.14.1, python 3.12.1"),
     )
+
+
+def test_files_are_named_below_their_directory() -> None:
+    assert run_facts.describe_files(opened_incident()).rows == (
+        ("directory", "/data/DIR"),
+        ("all ranks", "incident.json"),
+    )
+    assert run_facts.describe_files(opened_incident(files=("a", "b", "c"))).rows[2] == ("each rank", "a and 2 more")
+    assert run_facts.describe_files(opened_incident(files=("a",))).rows[2] == ("each rank", "a")
+
+
+def test_a_merged_file_that_nobody_wrote_is_not_named() -> None:
+    nobody = PolicyOutcome("abort", "unknown", None, "not known")
+
+    assert run_facts.describe_files(opened_incident(files=("a",), policy=nobody)).rows == (
+        ("directory", "/data/DIR"),
+        ("each rank", "a"),
+    )
+
+
+def test_the_directory_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_facts.describe_files(OpenedIncident(incident(), Path("DIR"))).rows[0] == (
+        "directory",
+        str(tmp_path / "DIR"),
+    )
+
+
+def test_without_notes_there_is_no_section() -> None:
+    assert run_facts.describe_notes(opened_incident(devices=(DeviceCount("npu", "Test NPU", "inf_nan", 8),))) is None
+
+
+def test_a_blind_device_is_warned_of() -> None:
+    blind = opened_incident(devices=(DeviceCount("npu", "Test NPU", "saturation", 8),), notes=("rank 3: a note",))
+
+    assert described(run_facts.describe_notes, blind).notes == ("rank 3: a note", run_facts.SATURATION)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.report.html.pictures.axes import layers_in_order, short_names
+import pytest
+
+from megatron_nanguard.report.html.pictures.axes import layers_in_order, log_ticks, short_names, tick_name
 from tests.unit.report.html.factories import row
 
 
@@ -21,3 +23,22 @@ def test_one_stack_goes_by_numbers_and_two_by_their_names() -> None:
     )
     assert short_names(["encoder.layers.3", "decoder.layers.3"]) == ("encoder 3", "decoder 3")
     assert short_names([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "expected"),
+    [
+        (0.04, 3.0, [0.1, 1.0]),
+        (0.4, 30.0, [1.0, 10.0]),
+        (0.3, 8.0, [0.5, 1.0, 2.0, 5.0]),
+        (610.0, 640.0, [610.0, 640.0]),
+        (2.5, 2.5, [2.5]),
+        (1e-9, 1e9, [1e-9, 1e-5, 1e-1, 1e3, 1e7]),
+    ],
+)
+def test_ticks_lie_between_the_ends(lowest: float, highest: float, expected: list[float]) -> None:
+    assert log_ticks(lowest, highest) == pytest.approx(expected)
+
+
+def test_a_tick_has_four_digits() -> None:
+    assert [tick_name(tick) for tick in (1000.0, 0.04387721, 1e-9)] == ["1000", "0.04388", "1e-09"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from megatron_nanguard.report.blocks import Block, Point, Tone
-from megatron_nanguard.report.texts import each_text
+from megatron_nanguard.report.blocks import Block, Point, Tone, each_text
 
 
 def test_every_text_changes_and_nothing_else() -> None:

@@ -9,7 +9,7 @@ import pytest
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.report import blocks_of
 from megatron_nanguard.report.blocks import Block, Grid, GridMark, Point, Tone
-from megatron_nanguard.report.rendering.text import render
+from megatron_nanguard.report.rendering.layout import plain_text
 from tests.unit.factories import ABORT, demo_postmortem, incident
 from tests.unit.report.factories import report_text
 from tests.unit.report.replayed import REPLAYED
@@ -108,7 +108,7 @@ Files
 def test_a_replayed_incident_reads_as_a_whole(width: int) -> None:
     expected = (EXPECTED / f"replayed_{width}.txt").read_text()
 
-    assert render(blocks_of(REPLAYED), width) == expected
+    assert plain_text(blocks_of(REPLAYED), width) == expected
     assert max(map(len, expected.splitlines())) <= width
 
 
@@ -124,7 +124,7 @@ def test_an_incident_of_which_nothing_is_known_reads_as_a_whole() -> None:
 
 
 def test_no_line_ends_in_blanks() -> None:
-    text = render([Block("T", rows=(("a", ""), ("bbb", "c")))])
+    text = plain_text([Block("T", rows=(("a", ""), ("bbb", "c")))])
 
     assert text == "T\n  a\n  bbb  c\n"
 
@@ -132,11 +132,11 @@ def test_no_line_ends_in_blanks() -> None:
 def test_a_long_path_is_never_broken() -> None:
     path = "/data/" + "long-directory/" * 20
 
-    assert f"  {path}\n" in render([Block("T", notes=(f"written to {path}",))])
+    assert f"  {path}\n" in plain_text([Block("T", notes=(f"written to {path}",))])
 
 
 def test_nothing_to_say_is_an_empty_text() -> None:
-    assert render([]) == ""
+    assert plain_text([]) == ""
 
 
 def test_nothing_in_a_record_steers_the_terminal() -> None:
@@ -152,7 +152,7 @@ def test_nothing_in_a_record_steers_the_terminal() -> None:
         notes=(evil,),
     )
 
-    text = render([block])
+    text = plain_text([block])
 
     assert "\x1b" not in text
     assert text.count("\\x1b[2J\\n") == 17

@@ -1,4 +1,4 @@
-"""The step again: every pass, what came of it, and how true the first one was to what had happened.
+"""What was run again: the whole step in several passes, and the suspect call alone.
 
 pass                   result     what it asks
 plain                  bad again  The same call and nothing else: does the fault come back?
@@ -8,10 +8,14 @@ traced, micro-batch 2  bad again  Every operator is read along: where does it be
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.diagnosis.origin_facts import tried
+from megatron_nanguard.diagnosis.repetition import conclusion
+from megatron_nanguard.records.arbitration import BAD, NOT_TRIED, Arbitration
+from megatron_nanguard.records.incident import Incident, Origin
+from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.report.blocks import Block
@@ -19,7 +23,7 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 
 COLUMNS: Final = (phrase("pass"), phrase("result"), phrase("seconds"), phrase("what it asks"))
 TIMED: Final = re.compile(r"(?P<name>(?P<kind>[^,]+).*): (?P<seconds>[\d.]+) s")
-"""A pass among the stages, such as "traced, micro-batch 2: 0.90 s"."""
+"""A stage of the replay that is a pass, such as "traced, micro-batch 2: 0.90 s"."""
 
 LOWER_SCALE: Final = "loss scale / 256"
 QUESTIONS: Final = {
@@ -50,10 +54,17 @@ ONLY_LOSSES: Final = phrase(
 )
 DIFFERENT: Final = phrase("The plain pass differs in its bits, also where both are finite.")
 NOT_EXACT: Final = phrase("The plain pass differs in its bits from what had happened.")
+SHOWN_CALLS: Final = 3
+REPEATED: Final = phrase("NaN or Inf in {bad} of {repeats} runs")
+PEER: Final = phrase("{outcome} on rank {rank} ({device}{alike})")
+ALIKE: Final = phrase(", the same model on the same host")
+NOT_FINITE: Final = phrase("NaN or Inf")
+FINITE: Final = phrase("finite")
+OUT_OF_RANGE: Final = phrase("{outcome}, beyond the range of the type it is stored in")
 
 
-def describe(opened: OpenedIncident) -> Block | None:
-    """The passes in order; a replay that was not done is told among the notes."""
+def describe_replay(opened: OpenedIncident) -> Block | None:
+    """Show the passes over the step in their order; the notes say why a replay was not done."""
     replay = opened.incident.replay
     if not replay.done:
         return None
@@ -64,6 +75,19 @@ def describe(opened: OpenedIncident) -> Block | None:
         columns=COLUMNS if timed else (),
         rows=tuple(_row(replay, found) for found in timed),
         notes=tuple(stage for stage in replay.stages if not TIMED.fullmatch(stage)),
+    )
+
+
+def describe_suspect_call(opened: OpenedIncident) -> Block | None:
+    """Show every run of the first three suspect calls, and what the runs of a call prove together."""
+    calls = opened.incident.arbitrations
+    if not calls:
+        return None
+    more = len(calls) - SHOWN_CALLS
+    return Block(
+        phrase("The accused call, run again on its own"),
+        rows=tuple(row for call in calls[:SHOWN_CALLS] for row in _call_rows(call, opened.incident.origin)),
+        notes=(phrase("... and {more} more calls", more=more),) if more > 0 else (),
     )
 
 
@@ -96,3 +120,36 @@ def _result(replay: ReplaySummary, kind: str) -> str:
         LOWER_SCALE: replay.lower_scale,
     }
     return RESULTS.get(results.get(kind.removesuffix(" fill"), ""), "-")
+
+
+def _call_rows(call: Arbitration, origins: Sequence[Origin]) -> Iterator[tuple[str, str]]:
+    yield phrase("call"), joined(LISTED, (tried(call), call.module))
+    if call.repeats:
+        yield phrase("same device"), REPEATED.format(bad=call.repeats_bad, repeats=call.repeats)
+    if call.peer != NOT_TRIED:
+        yield phrase("another device"), _peer(call)
+    by = call.reference if call.reference not in ("", "aten") else ""
+    if call.reference_fp32 != NOT_TRIED:
+        yield phrase("float32 on CPU"), _by(_outcome(call.reference_fp32), by)
+    if call.reference_fp64 != NOT_TRIED:
+        outcome = _by(_outcome(call.reference_fp64), by)
+        yield phrase("float64 on CPU"), OUT_OF_RANGE.format(outcome=outcome) if call.out_of_range else outcome
+    if call.note:
+        yield phrase("note"), call.note
+    yield phrase("together"), conclusion(call, origins)
+
+
+def _peer(call: Arbitration) -> str:
+    outcome = _outcome(call.peer)
+    if call.peer_rank is None:
+        return outcome
+    alike = ALIKE if call.peer_is_alike else ""
+    return PEER.format(outcome=outcome, rank=call.peer_rank, device=call.peer_device, alike=alike)
+
+
+def _outcome(outcome: str) -> str:
+    return NOT_FINITE if outcome == BAD else FINITE if outcome == FINITE else outcome
+
+
+def _by(outcome: str, reference: str) -> str:
+    return phrase("{outcome} ({reference})", outcome=outcome, reference=reference) if reference else outcome

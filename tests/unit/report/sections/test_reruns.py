@@ -6,15 +6,17 @@ from dataclasses import replace as but
 
 import pytest
 
+from megatron_nanguard.diagnosis.repetition import conclusion
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.sections import replay
+from megatron_nanguard.report.sections import reruns
+from tests.unit.diagnosis.factories import arbitration
 from tests.unit.report.factories import described, opened_incident
 
 
 def test_a_replay_that_was_not_done_has_no_section() -> None:
-    assert replay.describe(opened_incident(replay=ReplaySummary(why_not="no room"))) is None
+    assert reruns.describe_replay(opened_incident(replay=ReplaySummary(why_not="no room"))) is None
 
 
 def test_every_pass_tells_its_result_and_what_it_asks() -> None:
@@ -26,7 +28,7 @@ def test_every_pass_tells_its_result_and_what_it_asks() -> None:
         lower_scale="finite",
     )
 
-    assert replay.describe(opened_incident(replay=summary)) == Block(
+    assert reruns.describe_replay(opened_incident(replay=summary)) == Block(
         "The step run again",
         text=("The plain pass was the same as what had happened, bit for bit.",),
         columns=("pass", "result", "seconds", "what it asks"),
@@ -51,7 +53,7 @@ def test_every_pass_tells_its_result_and_what_it_asks() -> None:
 
 def test_a_marker_pass_finds_its_result() -> None:
     summary = ReplaySummary(done=True, stages=("marker fill: 0.11 s",), passes=(ReplayPass("marker", "no"),))
-    assert described(replay.describe, opened_incident(replay=summary)).rows[0][:2] == ("marker fill", "finite")
+    assert described(reruns.describe_replay, opened_incident(replay=summary)).rows[0][:2] == ("marker fill", "finite")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_a_marker_pass_finds_its_result() -> None:
 )
 def test_a_replay_that_is_not_exact_says_how_far(finite_exact: bool | None, words: str) -> None:
     inexact = ReplaySummary(done=True, exact=False, finite_exact=finite_exact)
-    assert described(replay.describe, opened_incident(replay=inexact)).text == (words,)
+    assert described(reruns.describe_replay, opened_incident(replay=inexact)).text == (words,)
 
 
 def test_what_became_finite_is_told_in_one_sentence() -> None:
@@ -72,8 +74,58 @@ def test_what_became_finite_is_told_in_one_sentence() -> None:
     sets = RankSets((1,), (0,), ())
 
     words = "In the plain pass NaN and Inf of rank 1 became finite; all else is the same bit for bit."
-    assert described(replay.describe, opened_incident(replay=healed, ranks=sets)).text == (words,)
-    assert described(replay.describe, opened_incident(replay=but(healed, only_losses=(1,)), ranks=sets)).text == (
+    assert described(reruns.describe_replay, opened_incident(replay=healed, ranks=sets)).text == (words,)
+    assert described(
+        reruns.describe_replay, opened_incident(replay=but(healed, only_losses=(1,)), ranks=sets)
+    ).text == (
         words,
         "Of rank 1 no gradient was finite before, so that of theirs only the losses were compared.",
     )
+
+
+def test_without_a_call_there_is_no_section() -> None:
+    assert reruns.describe_suspect_call(opened_incident()) is None
+
+
+def test_what_was_not_tried_is_left_out() -> None:
+    call = arbitration()
+    assert described(reruns.describe_suspect_call, opened_incident(arbitrations=(call,))).rows == (
+        ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),
+        ("together", conclusion(call)),
+    )
+
+
+def test_every_run_of_the_call_is_told() -> None:
+    call = arbitration(
+        repeats=8,
+        repeats_bad=2,
+        peer="bad",
+        peer_is_alike=True,
+        peer_rank=7,
+        peer_device="cuda NVIDIA H200",
+        reference_fp32="finite",
+        reference_fp64="finite",
+        reference="softmax",
+        out_of_range=True,
+        note="inputs from host memory",
+    )
+
+    assert reruns.describe_suspect_call(opened_incident(arbitrations=(call,))) == Block(
+        "The accused call, run again on its own",
+        rows=(
+            ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),
+            ("same device", "NaN or Inf in 2 of 8 runs"),
+            ("another device", "NaN or Inf on rank 7 (cuda NVIDIA H200, the same model on the same host)"),
+            ("float32 on CPU", "finite (softmax)"),
+            ("float64 on CPU", "finite (softmax), beyond the range of the type it is stored in"),
+            ("note", "inputs from host memory"),
+            ("together", conclusion(call)),
+        ),
+    )
+
+
+def test_many_calls_are_counted() -> None:
+    block = described(reruns.describe_suspect_call, opened_incident(arbitrations=(arbitration(),) * 5))
+
+    assert len(block.rows) == 6
+    assert block.notes == ("... and 2 more calls",)

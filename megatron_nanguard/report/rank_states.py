@@ -1,0 +1,45 @@
+"""The states of ranks as every picture of the report shows them: a tone, a name and a line in the legend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from megatron_nanguard.postmortem.rank_table import RankRow, RankState
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.report.blocks import Tone
+from megatron_nanguard.report.formatting import counted
+
+TONES: Final = {
+    RankState.ORIGIN: Tone.WORST,
+    RankState.BAD_BEFORE: Tone.BAD,
+    RankState.INFECTED: Tone.SPREAD,
+    RankState.MISSING: Tone.UNKNOWN,
+    RankState.CLEAN: Tone.GOOD,
+}
+"""The tone of each state, the worst state first."""
+NAMES: Final = {
+    RankState.ORIGIN: phrase("origin"),
+    RankState.BAD_BEFORE: phrase("bad before the reduction"),
+    RankState.INFECTED: phrase("bad after it only"),
+    RankState.MISSING: phrase("nothing known"),
+    RankState.CLEAN: phrase("clean"),
+}
+BAD_BESIDE_ORIGIN: Final = phrase("also bad before the reduction")
+"""The legend of BAD_BEFORE where the incident has an origin, which was bad before the reduction too."""
+
+
+def legend(rows: Sequence[RankRow]) -> dict[RankState, str]:
+    """Name the states that occur, each with its number of ranks: "origin (1 rank)".
+
+    Args:
+        rows: one per rank.
+    """
+    counts = Counter(row.state for row in rows)
+    names = {**NAMES, RankState.BAD_BEFORE: BAD_BESIDE_ORIGIN} if counts[RankState.ORIGIN] else NAMES
+    return {
+        state: phrase("{state} ({ranks})", state=name, ranks=counted(counts[state], "rank"))
+        for state, name in names.items()
+        if counts[state]
+    }
