@@ -8,29 +8,29 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from megatron_nanguard.drill.module_drill import ModuleDrill
-from megatron_nanguard.drill.planted import DrilledModel
+from megatron_nanguard.drill.module_drill import ModuleDrill, replace_first
 from megatron_nanguard.drill.poison import ElementRange
-from megatron_nanguard.drill.tensors import replace_first
+from megatron_nanguard.drill.targets import DrilledModel
 from megatron_nanguard.drill.trigger import Trigger
 
 
 class PoisonedInputGradient(torch.autograd.Function):
-    """The identity, in whose backward the drill goes off.
+    """The identity; the drill fires in its backward.
 
-    The micro-batch is the one of the forward that built this node: the backward itself has no number.
+    A backward does not know its micro-batch, so the node keeps the number that was current when a forward or a
+    recompute built it.
     """
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, trigger: Trigger, microbatch: int) -> Tensor:
-        """The input as it is; not the same object, which autograd would take for a view that nobody may write to."""
+        """Return the input as another object: autograd would treat the same one as a view that must not be written."""
         ctx.trigger = trigger
         ctx.microbatch = microbatch
         return value.detach()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Poison a copy of the gradient, or keep it for a later one."""
+        """Poison a copy of the gradient, or remember it for pattern stale."""
         gradient: Tensor = grad_outputs[0]
         trigger: Trigger = ctx.trigger
         if trigger.is_live(ctx.microbatch):
@@ -44,17 +44,18 @@ class PoisonedInputGradient(torch.autograd.Function):
 class BackwardDrill(ModuleDrill):
     """Puts the node in front of the first input that takes a gradient.
 
-    Only executions that go off get one, and with pattern stale those of the step before: a node more can change the
-    order in which autograd adds up the gradients of an input that is used in several places, hence the last bit.
+    Only executions in which the drill fires get one, and with pattern stale those of the step before. An extra node can
+    change the order in which autograd adds up the gradients of an input that is used in several places, and with it
+    the last bit.
     """
 
-    def __init__(self, trigger: Trigger, site: DrilledModel) -> None:
-        super().__init__(trigger, site)
+    def __init__(self, trigger: Trigger, model: DrilledModel) -> None:
+        super().__init__(trigger, model)
         self.handles.append(self.module.register_forward_pre_hook(self._before, with_kwargs=True))
 
     def _before(self, module: Module, args: Any, kwargs: Any) -> Any:
         execution, trigger = self.executions.begin(), self.trigger
-        # Without gradients this is a forward that will be recomputed: the node belongs into the recompute.
+        # A forward without gradients will be recomputed; the recompute gets the node.
         if execution is None or not torch.is_grad_enabled():
             return None
         if not (trigger.is_live(execution.microbatch) or trigger.is_watching()):

@@ -1,4 +1,4 @@
-"""Which micro-batch a module works on: counted, since neither the module nor autograd knows."""
+"""Which micro-batch a module works on. Neither the module nor autograd knows it, so forwards are counted."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Executions:
         self._with_grad.clear()
 
     def step_ends(self) -> None:
-        """Calls from here on are none of ours."""
+        """Ignore calls until the next step begins."""
         self._is_open = False
 
     def begin(self) -> Execution | None:
-        """To be asked once at each call of the module; None outside of a step."""
+        """Register a call of the module and return it; None outside of a step. Called once per call of the module."""
         if not self._is_open:
             return None
         if is_inside_backward():
@@ -71,5 +71,5 @@ class Executions:
 
 
 def is_inside_backward() -> bool:
-    """Whether this thread runs on behalf of an autograd node: a forward seen now is a recompute."""
+    """Say whether this thread runs an autograd node: a forward that starts now is a recompute."""
     return torch._C._current_autograd_node() is not None

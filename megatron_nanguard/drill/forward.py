@@ -9,15 +9,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.drill.executions import Execution
-from megatron_nanguard.drill.module_drill import ModuleDrill
-from megatron_nanguard.drill.planted import DrilledModel
+from megatron_nanguard.drill.module_drill import ModuleDrill, replace_first
 from megatron_nanguard.drill.poison import ElementRange
-from megatron_nanguard.drill.tensors import replace_first
+from megatron_nanguard.drill.targets import DrilledModel
 from megatron_nanguard.drill.trigger import Trigger
 
 
 class PoisonedOutput(torch.autograd.Function):
-    """Hands on other values than came in; the gradient passes, as it would past a kernel that wrote wrong values."""
+    """Returns poisoned values and passes the gradient through unchanged, like a kernel that wrote wrong values."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, trigger: Trigger, source: str) -> Tensor:
@@ -28,15 +27,15 @@ class PoisonedOutput(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """The gradient of the output, as it comes."""
+        """Pass the gradient through unchanged."""
         return grad_outputs[0], None, None
 
 
 class ForwardDrill(ModuleDrill):
     """Replaces the first floating-point tensor that the module returns."""
 
-    def __init__(self, trigger: Trigger, site: DrilledModel) -> None:
-        super().__init__(trigger, site)
+    def __init__(self, trigger: Trigger, model: DrilledModel) -> None:
+        super().__init__(trigger, model)
         self._current: Execution | None = None
         self.handles += [
             self.module.register_forward_pre_hook(self._before),

@@ -1,4 +1,4 @@
-"""From the text of `--nanguard-drill` to drills; a mistake is shown where it is.
+"""Parse the text of `--nanguard-drill` into drills; an error points at the mistake.
 
 nan@step=3,rank=5,mb=2,phase=backward,module=decoder.layers.3.mlp; inf@step=4,rank=*,phase=wgard,param=...
                                                                                           ^^^^^
@@ -21,7 +21,7 @@ _Member = TypeVar("_Member", bound=enum.Enum)
 
 @dataclass(frozen=True)
 class _Span:
-    """A part of the whole text that knows where it stands."""
+    """A part of the whole text, with its position for error messages."""
 
     whole: str
     start: int
@@ -32,7 +32,7 @@ class _Span:
         return self.whole[self.start : self.end]
 
     def split(self, separator: str) -> list[_Span]:
-        """The parts between separators, without the blanks around them."""
+        """Return the parts between separators, without surrounding blanks."""
         parts, start = [], self.start
         for piece in self.text.split(separator):
             left = len(piece) - len(piece.lstrip())
@@ -83,7 +83,7 @@ def _parse_one(span: _Span) -> Drill:
 
 
 def _parse_keys(span: _Span) -> tuple[dict[str, Any], dict[str, _Span]]:
-    """Values by key, and where each stands."""
+    """Return the values by key, and the position of each."""
     values: dict[str, Any] = {}
     places: dict[str, _Span] = {}
     for part in span.split(","):
@@ -103,22 +103,25 @@ def _parse_keys(span: _Span) -> tuple[dict[str, Any], dict[str, _Span]]:
 
 
 def _check_keys(span: _Span, pattern: Pattern, values: Mapping[str, Any], places: Mapping[str, _Span]) -> None:
-    """Refuse a key that is missing, or that goes with another phase or pattern."""
+    """Refuse a missing key, or one that belongs to another phase or pattern."""
     for key in ("step", "rank", "phase"):
         if key not in values:
             raise span.error(f"{key!r} is missing; every drill needs step, rank, phase, and module or param")
     phase: Phase = values["phase"]
     if phase.target_key not in values:
         raise span.error(f"{phase.target_key!r} is missing; phase {phase.value} needs it")
-    stray = {"module": "forward and backward", "param": "wgrad and reduced"}
-    del stray[phase.target_key]
+    stray = {key: _phases_with(key) for key in ("module", "param") if key != phase.target_key}
     if phase.target_key == "param":
-        stray["mb"] = "forward and backward: a main_grad is the sum over micro-batches"
+        stray["mb"] = f"{_phases_with('module')}: a main_grad is the sum over micro-batches"
     for key, phases in stray.items():
         if key in values:
             raise places[key].error(f"{key!r} does not go with phase {phase.value}, only with {phases}")
     if pattern is Pattern.STALE and "index" in values:
         raise places["index"].error("'index' does not go with pattern stale, which overwrites everything")
+
+
+def _phases_with(target_key: str) -> str:
+    return " and ".join(phase.value for phase in Phase if phase.target_key == target_key)
 
 
 def _member(span: _Span, kind: type[_Member], noun: str) -> _Member:

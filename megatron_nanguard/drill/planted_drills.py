@@ -1,4 +1,4 @@
-"""Plants the drills of one rank, tells them where training stands, and says at the end which went off."""
+"""Plant the drills of one rank, tell them when steps and reductions happen, and report at the end which fired."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from torch.nn import Module, Parameter
 
 from megatron_nanguard.drill.backward import BackwardDrill
 from megatron_nanguard.drill.forward import ForwardDrill
-from megatron_nanguard.drill.planted import DrilledModel, PlantedDrill
-from megatron_nanguard.drill.reduced import ReducedDrill
+from megatron_nanguard.drill.main_grad import ReducedDrill, WgradDrill
 from megatron_nanguard.drill.spec import Drill, Pattern, Phase
-from megatron_nanguard.drill.trigger import Trigger
-from megatron_nanguard.drill.wgrad import WgradDrill
+from megatron_nanguard.drill.targets import DrilledModel
+from megatron_nanguard.drill.trigger import PlantedDrill, Trigger
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.model_chunks import head_width
 from megatron_nanguard.megatron_api.protocols import ModelChunk
@@ -30,7 +29,7 @@ PHASES: Final[Mapping[Phase, Callable[[Trigger, DrilledModel], PlantedDrill]]] =
 
 
 class PlantedDrills:
-    """The drills that name this rank."""
+    """The drills that name this rank, and after `attach` their hooks."""
 
     def __init__(self, drills: Sequence[Drill], rank: int) -> None:
         self.drills = tuple(drill for drill in drills if drill.includes(rank))
@@ -39,53 +38,53 @@ class PlantedDrills:
         self._elsewhere: dict[Drill, str] = {}
 
     def attach(self, chunks: Sequence[ModelChunk], modules: Mapping[str, Module], parameter_map: ParameterMap) -> None:
-        """Plant every drill whose target is here; one that says `rank=*` passes over ranks without its target.
+        """Plant every drill whose target is on this rank. A drill with `rank=*` skips ranks without its target.
 
         Raises:
-            DrillError: a drill names this rank, but its target is not here, or not what its pattern needs.
+            DrillError: a drill names this rank, but its target is missing here or does not suit its pattern.
         """
-        site = DrilledModel(tuple(chunks), modules, parameter_map, head_width(chunks[0]))
+        model = DrilledModel(tuple(chunks), modules, parameter_map, head_width(chunks[0]))
         for drill in self.drills:
-            if drill.pattern is Pattern.HEAD and site.head_width is None:
+            if drill.pattern is Pattern.HEAD and model.head_width is None:
                 raise DrillError(f"drill {drill.text!r}: the model's config names no head width (kv_channels)")
             try:
-                self._planted.append(PHASES[drill.phase](Trigger(drill, site.head_width), site))
+                self._planted.append(PHASES[drill.phase](Trigger(drill, model.head_width), model))
             except DrillError as error:
                 if drill.ranks is not None:
                     raise
                 self._elsewhere[drill] = str(error)
 
     def step_begins(self, step: int) -> None:
-        """To be called before the first micro-batch of a step, and again before those of a replay."""
+        """Called before the first micro-batch of a step, and again before those of a replay."""
         for planted in self._planted:
             planted.step_begins(step)
 
     def step_ends(self) -> None:
-        """To be called when the step's gradients have been decided on."""
+        """Called after the decision on the step."""
         for planted in self._planted:
             planted.step_ends()
 
     def before_reduction(self, params: Sequence[Parameter]) -> None:
-        """To be called with the parameters of a bucket before its gradients are looked at and reduced."""
+        """Called with the parameters of a bucket before its gradients are checked and reduced."""
         for planted in self._planted:
             planted.before_reduction(params)
 
     def after_reduction(self) -> None:
-        """To be called at the decision point, before the reduced gradients are looked at."""
+        """Called at the decision point, before the reduced gradients are checked."""
         for planted in self._planted:
             planted.after_reduction()
 
     def detach(self) -> None:
-        """Take every hook off the model; what was counted stays."""
+        """Remove every hook from the model; the counts stay."""
         for planted in self._planted:
             planted.remove()
 
     def elsewhere(self) -> list[Drill]:
-        """Drills on all ranks whose target is not here; a typing error if they are so on every rank."""
+        """Return drills with `rank=*` whose target is not on this rank; if it is on no rank, the name is mistyped."""
         return list(self._elsewhere)
 
     def record(self) -> DrillFile:
-        """What became of the drills that name this rank."""
+        """Return how often each drill that names this rank fired, or why it did not."""
         planted = [_outcome(planted.trigger) for planted in self._planted]
         missing = [
             DrillOutcome(text=drill.text, is_planted=False, fired=0, steps=(), why_not=reason)

@@ -1,4 +1,4 @@
-"""Overwriting values: which elements a pattern means, and what it puts there."""
+"""Overwrite values: which elements a pattern selects, and what it writes there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def poison(values: Tensor, part: ElementRange, drill: Drill, previous: Tensor | 
 
     Args:
         values: the elements of `part`, in the tensor's own shape where that is the whole.
-        part: where they stand in their tensor.
+        part: their range in the whole tensor.
         drill: pattern and index.
         previous: the values of the execution before, for pattern stale; None if there was none.
         head_width: elements of the last dim that belong to one head, for pattern head.
@@ -82,7 +82,7 @@ def positions(part: ElementRange, drill: Drill, head_width: int | None) -> Tenso
 
 
 def outside(drill: Drill, part: ElementRange) -> str:
-    """Why `positions` found nothing."""
+    """Return why `positions` found no element, for an error message."""
     if drill.index is None:
         return f"there are no elements in [{part.start}, {part.end}) of {part.shape}"
     whose = f"[{part.start}, {part.end}) of {part.shape}, the elements there are"
@@ -90,7 +90,7 @@ def outside(drill: Drill, part: ElementRange) -> str:
 
 
 def _columns(part: ElementRange, width: int, first: int, count: int) -> Tensor:
-    """Elements of `part` in `count` columns from `first` on, of rows of this width."""
+    """Return the elements of `part` in `count` columns from `first` on, in rows of this width."""
     rows = torch.arange(part.start // width, -(-part.end // width))
     columns = torch.arange(min(first, width), min(first + count, width))
     chosen = (rows[:, None] * width + columns).flatten()

@@ -1,4 +1,4 @@
-"""What one drill asks for: which values, where, when. No torch here: a spec is checked before anything is imported."""
+"""What one drill is: which values, where, when. No torch here: a spec is checked before anything is imported."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Drill:
 
 
 def check_ranks(drills: Sequence[Drill], world_size: int) -> None:
-    """Refuse a drill on a rank that this run does not have.
+    """Raise for a drill on a rank that this run does not have.
 
     Raises:
         DrillError: names the drill, the rank and the ranks there are.

@@ -48,3 +48,34 @@ def test_a_parameter_without_a_gradient_says_so() -> None:
     drills.before_reduction([model.second.weight])
     (outcome,) = drills.record().drills
     assert outcome.why_not == "the parameter had no gradient"
+
+
+def test_the_gradient_is_poisoned_after_the_reduction_only() -> None:
+    model = Chain()
+    drills = plant("nan@step=1,rank=0,phase=reduced,param=first.weight,index=1", model)
+    drills.step_begins(1)
+    model(torch.tensor(X0)).sum().backward()
+    drills.before_reduction(list(model.parameters()))
+    assert grads(model)["first.weight"] == [5.0, 14.0]
+    drills.after_reduction()
+    first, second = grads(model).values()
+    assert first[0] == 5.0
+    assert math.isnan(first[1])
+    assert second == [2.0, 6.0]
+
+
+def test_stale_repeats_the_reduced_gradient_of_the_step_before() -> None:
+    model = Chain()
+    drills = plant("stale@step=2,rank=0,phase=reduced,param=first.weight", model)
+    train(drills, model, step=1, inputs=(X1,))
+    train(drills, model, step=2, inputs=(X0,))
+    assert grads(model) == {"first.weight": [15.0, 28.0], "second.weight": [2.0, 6.0]}
+
+
+def test_once_leaves_a_replay_clean() -> None:
+    model = Chain()
+    drills = plant("nan@step=1,rank=0,phase=reduced,param=first.weight,once", model)
+    train(drills, model, step=1)
+    train(drills, model, step=1)
+    assert grads(model)["first.weight"] == [5.0, 14.0]
+    assert list(fired(drills).values()) == [1]

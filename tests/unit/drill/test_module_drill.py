@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from megatron_nanguard.drill.tensors import replace_first
+from megatron_nanguard.drill.module_drill import replace_first
 
 
 def test_only_the_first_wanted_tensor_changes_and_the_structure_stays() -> None:
