@@ -12,7 +12,7 @@ from megatron_nanguard.arbitration.bundle import allowed_operator
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.packing import describe_output
 from megatron_nanguard.arbitration.references import reference_for
-from megatron_nanguard.arbitration.repetition import CANNOT_RUN, Outputs, first_line, outcome, refer
+from megatron_nanguard.arbitration.repetition import CANNOT_RUN, outcome, refer
 from megatron_nanguard.device import training_device
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.arbitration import DeviceOutcome
@@ -44,7 +44,7 @@ def compare_devices(call: CaughtCall, devices: Sequence[str]) -> tuple[DeviceOut
 
 def _function(call: CaughtCall) -> repro.Function:
     if call.saved.kind == "operator":
-        return repro.operator_function(allowed_operator(call.saved.operator))
+        return repro.function_of(allowed_operator(call.saved.operator))
     function = reference_for(call.saved.operator)
     if function is None:
         raise PostmortemError(
@@ -55,10 +55,8 @@ def _function(call: CaughtCall) -> repro.Function:
 
 def _on(call: CaughtCall, device: str, function: repro.Function) -> DeviceOutcome:
     try:
-        outputs: Outputs = repro.run(
-            orjson.loads(to_json(call.saved)), call.tensors, repro.open_device(device), function
-        )
+        outputs = repro.run(orjson.loads(to_json(call.saved)), call.tensors, repro.open_device(device), function)
     except CANNOT_RUN as error:
-        return DeviceOutcome(device, first_line(error), ())
+        return DeviceOutcome(device, repro.first_line(error), ())
     described = tuple(describe_output(name, tensor) for name, tensor in outputs)
     return DeviceOutcome(device, outcome(call.saved, outputs), described)

@@ -18,7 +18,7 @@ import torch
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import allowed_operator, read_bundle, write_bundle
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.arbitration.repetition import CANNOT_RUN, first_line, run_once, whole
+from megatron_nanguard.arbitration.repetition import CANNOT_RUN, run_once, whole
 from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.arbitration import BAD, FINITE, PeerAnswer
@@ -111,7 +111,7 @@ def _outcome(directory: Path, device: torch.device) -> str:
         plain, tensors = whole(call)
         tries = [repro.is_bad(plain, run_once(call, plain, tensors, device)) for _ in range(NUM_TRIES)]
     except (PostmortemError, *CANNOT_RUN) as error:
-        return first_line(error)
+        return repro.first_line(error)
     return BAD if any(tries) else FINITE
 
 

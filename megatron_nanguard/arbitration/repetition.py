@@ -85,7 +85,7 @@ def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
         for _ in range(repeats):
             num_bad += repro.is_bad(plain, run_once(call, plain, tensors, device))
     except CANNOT_RUN as error:
-        return 0, 0, first_line(error)
+        return 0, 0, repro.first_line(error)
     return num_bad, repeats, ""
 
 
@@ -101,11 +101,11 @@ def _function(saved: SavedCall) -> repro.Function:
         operator = repro.find_operator(saved.operator)
         if operator is None:
             raise repro.CannotRun(f"{saved.operator} is not registered in this process")
-        return repro.operator_function(operator)
+        return repro.function_of(operator)
     cls = repro.find_class(saved.operator)
     if cls is None:
         raise repro.CannotRun(f"no autograd Function {saved.operator} is loaded")
-    return lambda args, kwargs: cls.apply(*args.values())
+    return repro.function_of(cls)
 
 
 def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
@@ -124,7 +124,7 @@ def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
         with _same_generator(plain, CPU):
             outputs = repro.run(plain, tensors, CPU, function)
     except CANNOT_RUN as error:
-        return first_line(error), False
+        return repro.first_line(error), False
     rounded = [(name, tensor.to(types.get(name, tensor.dtype))) for name, tensor in outputs]
     is_bad = repro.is_bad(plain, rounded)
     return (BAD if is_bad else FINITE), is_bad and not repro.is_bad(plain, outputs)
@@ -162,11 +162,6 @@ def _value_in(value: Json, name: str, dtype: str) -> Json:
 def outcome(call: SavedCall, outputs: Outputs) -> str:
     """Whether a result is as bad as what was seen, in the word of the records."""
     return BAD if repro.is_bad(orjson.loads(to_json(call)), outputs) else FINITE
-
-
-def first_line(error: Exception) -> str:
-    """What an exception says, without the rest of a long message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _reference_name(saved: SavedCall) -> str:

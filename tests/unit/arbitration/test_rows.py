@@ -57,7 +57,7 @@ def test_the_rows_alone_give_what_they_gave_in_the_whole(operator: str) -> None:
         orjson.loads(to_json(call.saved)),
         call.tensors,
         torch.device("cpu"),
-        repro.operator_function(repro.find_operator(operator)),
+        repro.function_of(repro.find_operator(operator)),
     )
     whole = [tensor for _, tensor in repro.named(BY_ROWS[operator](), {})]
     for (_, cut), expected in zip(outputs, whole, strict=True):
