@@ -59,14 +59,14 @@ def _survey() -> Sequence[PatchPointState]:
     import megatron_nanguard
     from megatron_nanguard.guard.hooks import Hooks
     from megatron_nanguard.patch_points import ESSENTIAL
-    from megatron_nanguard.patching.survey import survey
+    from megatron_nanguard.patching.point_states import point_states
 
     megatron_nanguard.disable()
     hooks = Hooks()
     hooks.install()
     try:
         warnings.simplefilter("ignore")
-        return survey(hooks.engine, ESSENTIAL, lambda: hooks.release)
+        return point_states(hooks.engine, ESSENTIAL, lambda: hooks.release)
     finally:
         hooks.remove()
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megatron_nanguard.patch_points import POINTS, options
+from megatron_nanguard.patch_points import POINTS, add_training_args
 from megatron_nanguard.patching import Engine, PatchPoint
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Hooks(Mapping[str, Any]):
     @classmethod
     def of_options_alone(cls) -> Hooks:
         """For a run that is switched off: the command line may still hold our options."""
-        return cls([options.POINT])
+        return cls([add_training_args.POINT])
 
     @property
     def guard(self) -> Guard:

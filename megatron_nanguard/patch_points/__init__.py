@@ -1,13 +1,13 @@
 """One file per Megatron function that is wrapped; the tuple is the whole story."""
 
 from megatron_nanguard.patch_points import (
+    add_training_args,
     forward_backward,
     get_megatron_optimizer,
     get_param_groups,
     grad_norm,
     initialize_model_parallel,
     optimizer_step,
-    options,
     prepare_grads,
     start_grad_sync,
     validate_result,
@@ -15,7 +15,7 @@ from megatron_nanguard.patch_points import (
 )
 
 POINTS = (
-    options.POINT,
+    add_training_args.POINT,
     initialize_model_parallel.POINT,
     wrap_chunk.POINT,
     get_param_groups.POINT,

@@ -10,7 +10,7 @@ from megatron_nanguard.patching.point import PatchPoint, PointState, Target, lin
 from megatron_nanguard.records.doctor import PatchPointState
 
 
-def survey(
+def point_states(
     engine: Engine, essential: tuple[str, ...], ask_release: Callable[[], tuple[int, int] | None]
 ) -> list[PatchPointState]:
     """Import the module of every target and say how the target stands; the release is asked for after that."""

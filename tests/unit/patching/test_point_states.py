@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.patching import PatchPoint, Target
-from megatron_nanguard.patching.survey import survey
+from megatron_nanguard.patching.point_states import point_states
 from megatron_nanguard.records.doctor import PatchPointState
 from tests.unit.patching.conftest import Host
 from tests.unit.patching.points import RELEASE, Seen, point
@@ -13,7 +13,7 @@ def words(*points: PatchPoint) -> dict[str, tuple[bool, str]]:
     """Whether each target works, and its words, by the name of the function."""
     seen = Seen(*points)
     seen.engine.install()
-    found = survey(seen.engine, (), lambda: RELEASE)
+    found = point_states(seen.engine, (), lambda: RELEASE)
     return {one.target.rpartition(":")[2]: (one.works, one.words) for one in found}
 
 
@@ -22,7 +22,7 @@ def test_targets_are_imported_and_told_in_the_order_of_the_table(host: Host) -> 
     train = Target(f"{host.package}.training:train", parameters=("values",))
     seen = Seen(point(train, name="train", group="step"), point(norm))
     seen.engine.install()
-    assert survey(seen.engine, ("step",), lambda: RELEASE) == [
+    assert point_states(seen.engine, ("step",), lambda: RELEASE) == [
         PatchPointState("train", train.path, essential=True, works=True, words="active"),
         PatchPointState("norm", norm.path, essential=False, works=True, words="active"),
     ]
@@ -57,7 +57,7 @@ def test_a_replaced_target_is_told(host: Host) -> None:
     seen = Seen(point(Target(f"{host.package}.norms:norm")))
     seen.engine.install()
     host.load("norms").norm = len  # type: ignore[attr-defined]
-    (found,) = survey(seen.engine, (), lambda: RELEASE)
+    (found,) = point_states(seen.engine, (), lambda: RELEASE)
     assert (found.works, found.words) == (False, "replaced by somebody after us; lost: the sight of it")
 
 

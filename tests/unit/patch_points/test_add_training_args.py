@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from megatron_nanguard.patch_points.options import POINT
+from megatron_nanguard.patch_points.add_training_args import POINT
 from tests.unit.patch_points.calls import applied
 
 
