@@ -58,7 +58,7 @@ def _survey() -> Sequence[PatchPointState]:
     """Hooks of our own, so that the answer is the same with NANGUARD=0."""
     import megatron_nanguard
     from megatron_nanguard.guard.hooks import Hooks
-    from megatron_nanguard.patch_points import ESSENTIAL
+    from megatron_nanguard.patch_points import ESSENTIAL, release_line
     from megatron_nanguard.patching.point_states import point_states
 
     megatron_nanguard.disable()
@@ -66,7 +66,7 @@ def _survey() -> Sequence[PatchPointState]:
     hooks.install()
     try:
         warnings.simplefilter("ignore")
-        return point_states(hooks.engine, ESSENTIAL, lambda: hooks.release)
+        return point_states(hooks.engine, ESSENTIAL, release_line)
     finally:
         hooks.remove()
 

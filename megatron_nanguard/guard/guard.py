@@ -19,7 +19,6 @@ from megatron_nanguard.guarded_run.drilling import UNFIRED_EXIT_CODE
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
-from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine, Shield
 from megatron_nanguard.policy import abort
 
@@ -50,11 +49,6 @@ class Guard:
     def active(self) -> bool:
         """All ranks agreed to start, and no fault has switched the guard off since."""
         return self._steps is not None
-
-    @staticmethod
-    def release() -> tuple[int, int] | None:
-        """Release line of the Megatron that is imported."""
-        return release()
 
     # ---------------------------------------------------------------- off
 
@@ -174,7 +168,7 @@ class Guard:
 
     def stands_aside(self, rejection_func: Any) -> bool:
         """Whether a check of the host is taken over: NaN and Inf only."""
-        return self.active and rejection_func in host_program.NAN_CHECKS
+        return self.active and host_program.is_nan_check(rejection_func)
 
     # ---------------------------------------------------------------- exit
 

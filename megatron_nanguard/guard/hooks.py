@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megatron_nanguard.patch_points import POINTS, add_training_args
+from megatron_nanguard.patch_points import POINTS, add_training_args, release_line
 from megatron_nanguard.patching import Engine, PatchPoint
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class Hooks(Mapping[str, Any]):
     """Handlers by point name. Light until one is asked for: by then Megatron has imported torch itself."""
 
     def __init__(self, points: Sequence[PatchPoint] = POINTS) -> None:
-        self.engine = Engine(points, self, lambda: self.release)
+        self.engine = Engine(points, self, release_line)
         self._guard: Guard | None = None
 
     @classmethod
@@ -34,11 +34,6 @@ class Hooks(Mapping[str, Any]):
 
             self._guard = Guard(self.engine)
         return self._guard
-
-    @property
-    def release(self) -> tuple[int, int] | None:
-        """Release line of the Megatron that is imported."""
-        return self.guard.release()
 
     def install(self) -> None:
         """Register every patch point."""

@@ -16,8 +16,7 @@ from megatron_nanguard.guarded_run.run_files import RunFiles
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.patch_points import ESSENTIAL
-from megatron_nanguard.patch_points.release import release
+from megatron_nanguard.patch_points import ESSENTIAL, release_line
 from megatron_nanguard.patching import KNOWN
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates
@@ -74,7 +73,7 @@ class GuardedRun:
     def _tell_of_host(self, lost: Mapping[str, str]) -> None:
         """A Megatron we do not know, and what is lost where a function is not as we know it. Alike on all ranks."""
         problems = [f"{reason} (patch group {group!r})" for group, reason in lost.items()]
-        line = release()
+        line = release_line()
         if line is not None and not KNOWN[0] <= line <= KNOWN[1]:
             problems.append(
                 f"Megatron core {host_program.core_version()} is outside of 0.8 to 0.19, which this version knows; "

@@ -8,16 +8,14 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.records.fingerprint import HostChange
 
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import ModelChunk
+
 PACKAGES = ("torch", "megatron-core", "megatron-nanguard", "numpy", "torch-npu", "transformer-engine", "apex")
-NAN_CHECKS = (torch.isnan, torch.isinf)
-"""What ``validate_result`` is handed as ``rejection_func`` by losses and buckets."""
 
 _PERCENT = re.compile(r"%(%|\(\w+\))?")
 
@@ -125,6 +123,13 @@ class HostChecks:
         if getattr(holder, name, False):
             self._switched.append(_Switched(holder, name, getattr(holder, name)))
             setattr(holder, name, False)
+
+
+def is_nan_check(rejection_func: object) -> bool:
+    """Say whether a ``rejection_func`` of ``validate_result`` looks for NaN or Inf, as for losses and buckets."""
+    import torch  # the patch points read this file before torch is imported
+
+    return rejection_func in (torch.isnan, torch.isinf)
 
 
 def kernel_backends() -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""One file per Megatron function that is wrapped; the tuple is the whole story."""
+"""One file per Megatron function that is wrapped; the tuple lists them in order."""
 
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points import (
     add_training_args,
     forward_backward,
@@ -13,6 +14,7 @@ from megatron_nanguard.patch_points import (
     validate_result,
     wrap_chunk,
 )
+from megatron_nanguard.patching import line_of
 
 POINTS = (
     add_training_args.POINT,
@@ -31,3 +33,9 @@ POINTS = (
 
 ESSENTIAL = ("step", "decision")
 """Groups without which a run is unguarded."""
+
+
+def release_line() -> tuple[int, int] | None:
+    """Return major and minor number of the Megatron core that is imported; None where there is none."""
+    version = host_program.core_version()
+    return None if version is None else line_of(version)

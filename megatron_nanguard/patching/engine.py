@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import wrapt
+
 from megatron_nanguard.errors import PatchDeclined
-from megatron_nanguard.patching.importing import when_imported
 from megatron_nanguard.patching.point import PatchPoint, PointState, Target, Wrapper
 from megatron_nanguard.patching.shield import Shield
 
@@ -154,6 +155,17 @@ class Engine:
             else:
                 kept.append(applied)
         return kept
+
+
+def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
+    """Call ``call(module)`` when ``name`` is imported, or now if it is. A registration cannot be undone.
+
+    Looks into sys.modules, since a package may hold a function under the name of its module.
+    """
+    if name in sys.modules:
+        call(sys.modules[name])
+    else:
+        wrapt.register_post_import_hook(call, name)
 
 
 def _find(target: Target, module: ModuleType) -> tuple[Any, str]:

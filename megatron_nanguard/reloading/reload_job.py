@@ -26,11 +26,11 @@ from megatron_nanguard.patch_points import (
     get_megatron_optimizer,
     optimizer_step,
     prepare_grads,
+    release_line,
     start_grad_sync,
     validate_result,
     wrap_chunk,
 )
-from megatron_nanguard.patch_points.release import release
 from megatron_nanguard.patching import Engine
 from megatron_nanguard.postmortem.job_history import job_arguments
 from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
@@ -65,7 +65,7 @@ class ReloadJob:
         self._before = BeforeReduction(per_parameter=True)
         self._step: ReloadedStep | None = None
         self.has_compared = False
-        self._engine = Engine(POINTS, self.handlers(), release)
+        self._engine = Engine(POINTS, self.handlers(), release_line)
 
     def install(self) -> None:
         """Register the hooks; the script comes next."""
@@ -139,7 +139,7 @@ class ReloadJob:
 
     def stands_aside(self, rejection_func: Any) -> bool:
         """Whether a check of the host is left out: NaN and Inf only."""
-        return rejection_func in host_program.NAN_CHECKS
+        return host_program.is_nan_check(rejection_func)
 
     def _optimizer_of(self, chunks: Sequence[ModelChunk]) -> Any:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
