@@ -27,7 +27,15 @@ from megatron.core.pipeline_parallel import schedules
 
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.device import Device, training_device
-from megatron_nanguard.replay import DecisionPoint, FirstBad, RecordedCall, StepRecorder, batch, in_place, replay
+from megatron_nanguard.replay import (
+    DecisionPoint,
+    FirstBad,
+    RecordedCall,
+    StepRecorder,
+    data_iterators,
+    in_place,
+    replay,
+)
 from megatron_nanguard.sentinel import BeforeReduction
 
 PLANS = dict(part.split(":") for part in os.environ["REPLAYS"].replace(" ", "").split(";"))
@@ -207,7 +215,7 @@ def mutating(get_batch: Callable[..., Any]) -> Callable[..., Any]:
 if os.environ.get("CONSUMER") == "mutating":
     pretrain_gpt.get_batch = mutating(pretrain_gpt.get_batch)
 if os.environ.get("LEAVE_OUT_AT_FETCH"):
-    batch.copied = lambda item: item
+    data_iterators.copied = lambda item: item
 host = Host(training_device())
 for name in [name for name in vars(schedules) if name.startswith("forward_backward_")]:
     setattr(schedules, name, host.schedule(getattr(schedules, name)))

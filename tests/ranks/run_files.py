@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from megatron_nanguard.records.file_kinds import FILE_KINDS
-from megatron_nanguard.records.json_schema import schema_of
+
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.record_schema import schema_of
 
 
 @dataclass(frozen=True)
