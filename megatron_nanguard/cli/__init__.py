@@ -1,7 +1,7 @@
-"""The command line: a table of commands, and the one place where errors become exit codes.
+"""The command line: the table of commands, the exit codes of errors, and what all commands print with.
 
-A command lives in a file of its own and is imported when it is called, so `nanguard --help` costs no more than click
-and `nanguard report DIR` runs where there is no torch.
+Each command has a file of its own that is imported when the command is called. So `nanguard --help` imports little more
+than click, and `nanguard report DIR` runs without torch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 import click
 
 from megatron_nanguard.errors import NanguardError, PatchDeclined, PostmortemError, ReplayError, SettingsError
-from megatron_nanguard.printable import printable_lines
+from megatron_nanguard.printable import printable_lines, spelled_for
 from megatron_nanguard.version import __version__
 
 
 class Entry(NamedTuple):
-    """Where a command is found, and its line in `nanguard --help`."""
+    """The module of a command, and its line in `nanguard --help`."""
 
     module: str
     summary: str
@@ -41,7 +41,7 @@ COMMANDS = {
     "schema": Entry("megatron_nanguard.cli.schema", "Print the JSON Schema of a file of a run."),
 }
 
-# First match wins, so a branch of errors.py stands before what it derives from.
+# The first match wins, so an error class comes before its base class.
 BRANCHES: tuple[tuple[type[NanguardError], int], ...] = (
     (SettingsError, 2),
     (PatchDeclined, 3),
@@ -60,25 +60,25 @@ EXIT_CODES = {
     65: "run, cpu-run: the guard ended the run (policy abort); any other code is the script's own",
     130: "interrupted",
 }
-"""Every code that a command leaves with, and what it means."""
+"""Every exit code of a command, and what it means."""
 
 
 class LazyGroup(click.Group):
-    """A click group that knows its commands by the table and imports only the one that is called."""
+    """A click group that takes its commands from the table and imports only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
+        """List the names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the file of one command; every such file calls its click command `command`."""
+        """Import the module of one command; in every module the click command is called `command`."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(COMMANDS[cmd_name].module).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from the table; click's own way would import them all."""
+        """Write the list of commands from the table; the method of click would import them all."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
@@ -100,29 +100,39 @@ def main(args: Sequence[str] | None = None) -> None:
     Args:
         args: command line without the program name; None takes it from sys.argv.
     Raises:
-        SystemExit: with the code of the command, or of the error by the table above.
+        SystemExit: with the exit code of the command, or of the error by the table above.
     """
     try:
         outcome = _invoke(args)
         if callable(outcome):
             outcome()
     except NanguardError as error:
-        click.echo(f"nanguard: {printable_lines(str(error))}", err=True)
+        say(f"nanguard: {error}", err=True)
         sys.exit(exit_code_of(error))
     sys.exit(0 if callable(outcome) else outcome)
 
 
 def exit_code_of(error: NanguardError) -> int:
-    """Exit code of one error by its branch in errors.py."""
+    """Return the exit code of one error by its class."""
     return next(code for branch, code in BRANCHES if isinstance(error, branch))
 
 
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print text without colours and a newline, to stdout or stderr.
+
+    The text may quote a file or a path: characters that steer a terminal, or that the encoding of the stream lacks, are
+    spelled out.
+    """
+    stream = sys.stderr if err else sys.stdout
+    click.echo(spelled_for(printable_lines(text), stream.encoding), err=err)
+
+
 def _invoke(args: Sequence[str] | None) -> int | Callable[[], None]:
-    """Let click parse and call one command.
+    """Let click parse the arguments and call one command.
 
     Returns:
-        An exit code, or what the command wants done once click has let go: click turns KeyboardInterrupt, EOFError
-        and a broken pipe into an exit of its own, and a training script must keep all three.
+        An exit code, or a function that the caller has to call outside of click. Click turns KeyboardInterrupt,
+        EOFError and a broken pipe into exits of its own; a training script must receive all three.
     """
     try:
         outcome = nanguard.main(args, prog_name="nanguard", standalone_mode=False)

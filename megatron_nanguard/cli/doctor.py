@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from megatron_nanguard.cli.output import say
+from megatron_nanguard.cli import say
 from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
 from megatron_nanguard.records.doctor import PatchPointState
 from megatron_nanguard.records.health import SourceState

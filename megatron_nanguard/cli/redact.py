@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from megatron_nanguard.cli.output import say
+from megatron_nanguard.cli import say
 from megatron_nanguard.postmortem.bundles import redact
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import orjson
 
-from megatron_nanguard.cli.output import say
+from megatron_nanguard.cli import say
 from megatron_nanguard.records.json.file_kinds import FILE_KINDS
 from megatron_nanguard.records.json.record_schema import schema_of
 

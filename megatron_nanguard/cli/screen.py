@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megatron_nanguard.cli.output import say
+from megatron_nanguard.cli import say
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.json.conversion import to_json

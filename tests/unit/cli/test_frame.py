@@ -1,7 +1,8 @@
-"""The frame of the command line: the table, the exit codes, and `python -m megatron_nanguard`."""
+"""The frame of the command line: the table, the exit codes, what commands print, and `python -m megatron_nanguard`."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 import pytest
 
 from megatron_nanguard.__main__ import as_command
-from megatron_nanguard.cli import BRANCHES, COMMANDS, EXIT_CODES, Entry, LazyGroup, exit_code_of, main
+from megatron_nanguard.cli import BRANCHES, COMMANDS, EXIT_CODES, Entry, LazyGroup, exit_code_of, main, say
 from megatron_nanguard.errors import DrillError, NanguardError, PatchDeclined, PostmortemError, SettingsError
 from megatron_nanguard.version import __version__
 
@@ -169,3 +170,20 @@ def test_what_is_no_command_is_a_script_to_run(args: list[str], command: list[st
 def test_the_module_is_the_console_script() -> None:
     done = python("-m", "megatron_nanguard", "--version")
     assert (done.returncode, done.stdout) == (0, f"nanguard {__version__}\n")
+
+
+def test_lines_are_printed_and_steering_is_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    say("one\n\x1b[2Jtwo")
+    say("\x9bthree", err=True)
+
+    assert capsys.readouterr() == ("one\n\\x1b[2Jtwo\n", "\\x9bthree\n")
+
+
+def test_letters_that_the_output_lacks_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(sent, encoding="latin-1"))
+
+    say("é 层")
+    sys.stdout.flush()
+
+    assert sent.getvalue() == b"\xe9 \\u5c42\n"

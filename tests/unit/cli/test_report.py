@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
+from megatron_nanguard.cli.report import MIN_FILES_FOR_BAR, check_page, with_progress, write_page
+from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.incident import Incident, RankedCause
 from megatron_nanguard.records.json.conversion import from_json
@@ -45,7 +49,7 @@ def test_the_incident_under_a_directory_is_printed(tmp_path: Path, capsys: pytes
     assert left == (0, report_text(JUDGED, directory), "")
 
 
-def test_files_of_ranks_that_nobody_merged_are_joined_and_judged(
+def test_files_of_ranks_that_the_run_did_not_merge_are_merged_and_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_ranks(tmp_path, *range(8))
@@ -212,7 +216,7 @@ def test_report_imports_neither_torch_nor_megatron(tmp_path: Path) -> None:
     assert loaded & {"torch", "megatron", "numpy", "rich.console", "plotly", "jinja2"} == set()
 
 
-def test_a_report_is_told_in_chinese(
+def test_a_report_is_written_in_chinese(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_ranks(tmp_path, *range(8))
@@ -230,3 +234,78 @@ def test_a_language_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.
 
     assert code == 2
     assert "'de' is not one of 'en', 'zh'" in error
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "complaint"),
+    [
+        (Path.touch, "page", "--html: DIR/page exists; give another name, or --force to write over it"),
+        (Path.mkdir, "page", "--html: DIR/page is not a regular file"),
+        (os.mkfifo, "page", "--html: DIR/page is not a regular file"),
+        (Path.mkdir, "page/none/page", "--html: DIR/page/none is no directory"),
+        (Path.touch, "x" * 300, f"--html: DIR/{'x' * 300} cannot be written: File name too long"),
+    ],
+    ids=["file", "directory", "pipe", "nowhere", "long"],
+)
+def test_a_page_that_cannot_be_written_is_refused_with_the_reason(
+    tmp_path: Path, make: Callable[[Path], object], name: str, complaint: str
+) -> None:
+    make(tmp_path / "page")
+
+    with pytest.raises(SettingsError) as caught:
+        check_page(tmp_path / name, force=False)
+
+    assert str(caught.value).replace(str(tmp_path), "DIR") == complaint
+
+
+def test_force_writes_over_a_file_and_over_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "page").touch()
+    check_page(tmp_path / "page", force=True)
+    check_page(tmp_path / "new", force=False)
+
+    with pytest.raises(SettingsError, match="is not a regular file"):
+        check_page(tmp_path, force=True)
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "page").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "page")
+
+    write_page(tmp_path / "link", "层")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page").read_text(encoding="utf-8") == "层"
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+
+    with pytest.raises(SettingsError, match=r"page cannot be written: Is a directory$"):
+        write_page(tmp_path / "page", "text")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "number", "is_shown"),
+    [
+        (Terminal(), MIN_FILES_FOR_BAR, True),
+        (Terminal(), MIN_FILES_FOR_BAR - 1, False),
+        (io.StringIO(), MIN_FILES_FOR_BAR, False),
+    ],
+)
+def test_every_name_is_given_whether_a_bar_is_shown_or_not(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, number: int, is_shown: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    names = [str(each) for each in range(number)]
+
+    assert list(with_progress(names, "traces")) == names
+    assert (f"reading {number} traces" in stream.getvalue()) == is_shown
