@@ -1,7 +1,7 @@
-"""The neutral forms between what is said and how it looks.
+"""The forms that sections fill and renderers lay out: a block holds text, tables and simple pictures, without a layout.
 
-A section makes a block; a renderer lays blocks out and knows nothing of incidents. What a block holds is shown in the
-order of its fields, and most blocks hold one or two of them.
+A section makes a block; a renderer lays blocks out and knows nothing about incidents. The contents of a block are shown
+in the order of its fields; most blocks use one or two of them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Form = TypeVar("Form")
 
 
 class Tone(enum.Enum):
-    """How grave something is: every renderer has a colour for it, and a sign for eyes or terminals without colour.
+    """How grave something is. A renderer shows it by a colour, and by the value of the member where there is no colour.
 
     Attributes:
-        WORST: where it began.
-        BAD: bad itself.
-        SPREAD: bad through others.
-        GOOD: nothing bad.
-        UNKNOWN: nothing is known.
-        QUIET: less than the rest: labels, guides.
-        PLAIN: neither.
+        WORST: the fault began here.
+        BAD: bad before other ranks could make it bad.
+        SPREAD: made bad by others.
+        GOOD: not bad.
+        UNKNOWN: no evidence for either.
+        QUIET: less important than the rest, such as labels and guides.
+        PLAIN: ordinary text.
     """
 
     WORST = "!"
@@ -39,11 +39,11 @@ class Tone(enum.Enum):
 
 @dataclass(frozen=True)
 class GridMark:
-    """One member of a cell of a grid.
+    """One of the members that are shown in a cell of a grid.
 
     Attributes:
-        tone: what is shown.
-        text: its name, such as a rank; empty where many are shown.
+        tone: the state of the member.
+        text: its name, such as a rank; empty where there are many members.
     """
 
     tone: Tone
@@ -52,12 +52,12 @@ class GridMark:
 
 @dataclass(frozen=True)
 class Grid:
-    """A small picture: what stands where, in rows and columns.
+    """A picture of cells in rows and columns.
 
     Attributes:
-        columns: head of each column.
-        rows: name of each row and its cells, as many as there are columns.
-        legend: the tones that occur, in words.
+        columns: the head of each column.
+        rows: the name of each row and its cells, one per column.
+        legend: the tones that occur and their names.
         caption: how to read a cell.
     """
 
@@ -69,12 +69,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
-    """A number as a length; lengths of one block compare by their logarithm.
+    """A number that is drawn as a length, by its logarithm.
 
     Attributes:
-        label: what the number is of.
-        value: the number; null where there is none to draw.
-        text: the number as it is told, and what else there is to say.
+        label: what the number measures.
+        value: the number; None where there is none to draw.
+        text: the number in words, and remarks on it.
         tone: how grave it is.
     """
 
@@ -86,14 +86,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a list, with points below it.
+    """A point of a list or tree, with points below it.
 
     Attributes:
-        text: what it says.
-        mark: what stands before it, such as "+"; empty for nothing.
-        tone: of its mark, and of its text where it has none.
-        detail: goes on from the text in a quieter voice.
-        command: to copy, on a line of its own below the text.
+        text: its sentence.
+        mark: a sign before the text, such as "+"; may be empty.
+        tone: the tone of the mark, or of the text where there is no mark.
+        detail: more text, in the quiet tone.
+        command: a command to copy, on a line of its own below the text.
         below: points that belong to it.
     """
 
@@ -107,20 +107,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Block:
-    """One section, ready to be laid out.
+    """One section of the report.
 
     Attributes:
         title: its heading.
-        text: sentences that come first.
-        grid: a picture.
-        columns: names of the columns; empty for rows without a head, whose first cell is a label.
-        rows: cells, all rows equally many.
-        bars: numbers as lengths.
+        text: sentences at the beginning.
+        grid: a picture of cells.
+        columns: heads of a table; empty for a table without heads, whose first cells are labels.
+        rows: the cells of the table, equally many in each row.
+        bars: numbers that are drawn as lengths.
         points: a list.
-        tree: what led to what, drawn with guides.
-        notes: lines after all that.
-        commands: lines to copy, which nothing breaks or frames.
-        tone: how grave the section as a whole is; what is not plain stands out.
+        tree: points that are drawn with guides to the points below them.
+        notes: remarks at the end.
+        commands: commands to copy; they are neither broken nor framed.
+        tone: how grave the whole section is; it is framed unless it is PLAIN.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""How numbers, places and causes read, the same in every section."""
+"""How numbers, counts, ranks and causes are written, the same in every section."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIKELIHOODS: Final = (
     (0.2, phrase("possible")),
     (0.0, phrase("unlikely")),
 )
-"""From which confidence on a word fits."""
+"""The lowest confidence of each word."""
 UNDECIDED: Final = "undecided"
 COUNTED: Final = {
     "rank": (phrase("{total} rank"), phrase("{total} ranks")),
@@ -31,54 +31,53 @@ COUNTED: Final = {
     "more way": (phrase("{total} more way"), phrase("{total} more ways")),
     "further way": (phrase("{total} further way"), phrase("{total} further ways")),
 }
-"""One of it, and several."""
+"""The singular and the plural of each noun."""
 MORE: Final = phrase("... and {more}")
 
 
 def number(value: float | None) -> str:
-    """Six digits; "NaN" and "Inf" as they are, "-" for what is not known."""
+    """Write a number with six digits, NaN and Inf by name, and "-" for an unknown one."""
     if value is None:
         return "-"
     return f"{value:.6g}".replace("nan", "NaN").replace("inf", "Inf")
 
 
 def pattern_words(pattern: str) -> str:
-    """What was seen: "NaN and Inf"; a pattern that this version does not know as it is."""
+    """Write the kind of bad values: "NaN and Inf"; a pattern of another version is left as it is."""
     return PATTERNS.get(pattern, pattern)
 
 
 def count(value: int | None) -> str:
-    """A count, "-" for what could not be counted."""
+    """Write a count, and "-" for what could not be counted."""
     return "-" if value is None else str(value)
 
 
 def counted(total: int, noun: str) -> str:
-    """A number and its noun: "1 parameter", "12 parameters"."""
+    """Write a number with its noun, a key of COUNTED: "1 parameter", "12 parameters"."""
     one, several = COUNTED[noun]
     return (one if total == 1 else several).format(total=total)
 
 
 def which_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in a phrase of their own: "rank 4", "ranks 4, 5"."""
+    """Write ranks with their noun: "rank 4", "ranks 4, 5"."""
     if len(ranks) == 1:
         return phrase("rank {rank}", rank=ranks[0])
     return phrase("ranks {shown}", shown=rank_list(ranks))
 
 
 def and_more(form: Phrase, names: Sequence[str], shown: int = 4) -> str:
-    """The first few names, and how many there are beyond them."""
-    told = joined(form, names[:shown])
-    more = len(names) - shown
-    return phrase("{names} and {more} more", names=told, more=more) if more > 0 else told
+    """Join the first names with a separator, and count the others: "dp 0; dp 1 and 3 more"."""
+    first, more = joined(form, names[:shown]), len(names) - shown
+    return phrase("{names} and {more} more", names=first, more=more) if more > 0 else first
 
 
 def as_sentence(words: str) -> str:
-    """A note as a sentence among others."""
+    """Write a note as a sentence, with a capital and a full stop."""
     return phrase("{sentence}.", sentence=opening(words))
 
 
 def judged(cause: RankedCause) -> str:
-    """A cause with how sure it is: "faulty operator (likely, 0.62)"; no number for what is undecided."""
+    """Write a cause with its confidence: "faulty operator (likely, 0.62)"; without one where the cause is undecided."""
     if cause.cause == UNDECIDED:
         return cause_words(UNDECIDED)
     likelihood = next(word for least, word in LIKELIHOODS if cause.confidence >= least)

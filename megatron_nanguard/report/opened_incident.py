@@ -1,4 +1,4 @@
-"""What a section may look at: the merged incident, its directory, and a row per rank."""
+"""What a section of the report reads: the merged incident, its directory, and a row per rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OpenedIncident:
     Attributes:
         incident: the merged incident.
         directory: where its files are.
-        rows: one per rank of the world, in order; empty where nobody asked for pictures.
+        rows: one per rank of the world, in order; empty where no section needs them.
     """
 
     incident: Incident
@@ -29,32 +29,32 @@ class OpenedIncident:
     rows: tuple[RankRow, ...] = ()
 
     def row(self, rank: int) -> RankRow | None:
-        """The row of one rank; None for a rank that no row is of."""
+        """The row of one rank, or None."""
         return next((row for row in self.rows if row.rank == rank), None)
 
     @property
-    def home(self) -> Path:
-        """The directory as a command needs it, wherever it is run."""
+    def absolute_directory(self) -> Path:
+        """The absolute directory, for commands that are run elsewhere."""
         return self.directory.absolute()
 
     @cached_property
     def fingerprint(self) -> Fingerprint | None:
-        """What the run was started with; None where its file is gone, or does not lie above the incident."""
+        """What the run was started with; None where the file is missing, or belongs to another run."""
         try:
-            found = read_record(Fingerprint, self.home.parent.parent / FINGERPRINT_NAME)
+            found = read_record(Fingerprint, self.absolute_directory.parent.parent / FINGERPRINT_NAME)
         except PostmortemError:
             return None
         return found if found.run_id == self.incident.run_id else None
 
 
 def open_incident(incident: Incident, directory: Path, track: Track = untracked) -> OpenedIncident:
-    """Read what the pictures need from the files of the ranks.
+    """Open an incident: read the rows from the files of its ranks.
 
     Args:
         incident: the merged incident.
         directory: where its files are.
-        track: told of every file that is read.
+        track: yields the names of the files that are read, and may show progress.
     Raises:
-        PostmortemError: the incident's layout is none.
+        PostmortemError: the parallel layout in the incident is invalid.
     """
     return OpenedIncident(incident, directory, rank_table(incident, directory, track))

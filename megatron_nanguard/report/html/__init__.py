@@ -1,9 +1,8 @@
-"""The report as one HTML file that opens anywhere: no network, no server, no second file.
+"""The report as one HTML file that opens offline: no network, no server, no second file.
 
     Path("report.html").write_text(report_html(open_incident(incident, directory)), encoding="utf-8")
 
-It says what the terminal says, section by section; where a picture tells more than words, the picture stands in the
-place of the section.
+The page has the same sections as the terminal; some of them are drawn as pictures.
 """
 
 from __future__ import annotations

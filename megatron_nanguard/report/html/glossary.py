@@ -1,4 +1,4 @@
-"""Words on this page, for a reader who meets them first here."""
+"""The glossary of the page, for a reader who is new to its words."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ WORDS: Final = (
 
 
 def about(incident: Incident) -> str:
-    """What the page is, and what became of the job."""
+    """Say in a sentence or two what the page is, and what happened to the job."""
     became = {"abort": STOPPED, "skip": WENT_ON, "continue": WENT_ON}.get(incident.policy.action, "")
     return joined(FOLLOWED, (ABOUT, became))
 
 
 def glossary() -> Block:
-    """Every word, in the order it is met."""
+    """The words of the page with their meanings, in the order in which a reader finds them."""
     return Block(TITLE, rows=WORDS)

@@ -1,4 +1,4 @@
-"""The page as a whole: parts, data, styles and scripts in one file."""
+"""The whole page: its parts, data, styles and scripts in one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.formatting import counted
-from megatron_nanguard.report.html.embedding import content_policy, digest, island, plotting_library
+from megatron_nanguard.report.html.embedding import content_policy, digest, json_island, plotting_library
 from megatron_nanguard.report.html.glossary import about
 from megatron_nanguard.report.html.parts import PagePart
 from megatron_nanguard.report.html.pictures.figure import Figure
@@ -28,9 +28,15 @@ from megatron_nanguard.version import __version__
 
 HERE: Final = Path(__file__).parent
 SCRIPTS: Final = ("data.js", "theme.js", "copy.js", "grid.js", "search.js", "charts.js")
-"""In the order they run; each stands on those before it."""
+"""In the order they run; each uses the ones before it."""
+LAYER: Final = re.compile(r"^decoder\.layers\.(?=\d)")
+NAMED_RANKS: Final = 4
+BEGAN: Final = phrase("{who} {what}")
+NOT_FINITE: Final = phrase("{who} not finite")
+TITLE: Final = phrase("{what}, step {step}, {run}")
 
-TOLD: Final = {
+
+SCRIPT_TEXTS: Final = {
     "state": phrase("state"),
     "file": phrase("file"),
     "elsewhere": phrase("its own file tells the rest"),
@@ -38,16 +44,16 @@ TOLD: Final = {
     "cell": phrase("rank {rank}, {place}: {state}", rank="{rank}", place="{place}", state="{state}"),
     "many": phrase("{number} ranks, the worst first", number="{number}"),
 }
-"""What the script says of a chosen cell; it puts the values in."""
+"""Sentences about a chosen cell; the script of the page puts the values in."""
 
 
 def render_page(opened: OpenedIncident, parts: Sequence[PagePart], translator: Translator) -> str:
-    """Lay out the page.
+    """Render the page.
 
     Args:
         opened: the incident.
-        parts: what stands in it, told.
-        translator: tells what the templates say themselves.
+        parts: the parts of the page, translated.
+        translator: translates the texts of the templates.
     """
     figures = [part.picture for part in parts if isinstance(part.picture, Figure)]
     library = plotting_library() if figures else None
@@ -67,10 +73,18 @@ def render_page(opened: OpenedIncident, parts: Sequence[PagePart], translator: T
             style=Markup(_asset("page.css")),
             script=Markup(script),
             library=Markup(library.packed) if library else None,
-            ranks=Markup(island(translator.translated(_ranks(opened)))),
-            figures=Markup(island([_drawn(figure) for figure in figures])),
+            ranks=Markup(json_island(translator.translated(_ranks(opened)))),
+            figures=Markup(json_island([_drawn(figure) for figure in figures])),
         )
     )
+
+
+def tab_title(incident: Incident) -> str:
+    """The title in a tab or a bookmark: "rank 5 index_put_ L3.mlp, step 3, bb8e".
+
+    It names origin, step and the end of the run's name, so that the incidents of a day can be told apart.
+    """
+    return TITLE.format(what=_what(incident), step=incident.step, run=incident.run_id.rpartition("-")[2])
 
 
 def _environment(translator: Translator) -> Environment:
@@ -87,7 +101,7 @@ def _environment(translator: Translator) -> Environment:
 
 
 def _printable(value: Any, translator: Translator) -> Any:
-    """What a template prints, without characters that turn a line around; escaping comes after it."""
+    """Translate what a template prints, and spell out control characters; jinja escapes the result."""
     return printable(translator.translate(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -101,25 +115,13 @@ def _ranks(opened: OpenedIncident) -> dict[str, Any]:
         "facts": {str(rank): facts for rank, facts in rank_details(opened).items()},
         "words": {state.value: words for state, words in NAMES.items()},
         "order": [state.value for state in RankState],
-        "told": TOLD,
+        "texts": SCRIPT_TEXTS,
     }
 
 
 def _drawn(figure: Figure) -> dict[str, Any]:
-    """What the script needs to draw a chart."""
+    """The data that the script needs to draw one chart."""
     return {"name": figure.name, "traces": figure.traces, "layout": figure.layout, "width": figure.width}
-
-
-LAYER: Final = re.compile(r"^decoder\.layers\.(?=\d)")
-NAMED: Final = 4
-BEGAN: Final = phrase("{who} {what}")
-NOT_FINITE: Final = phrase("{who} not finite")
-TITLE: Final = phrase("{what}, step {step}, {run}")
-
-
-def tab_title(incident: Incident) -> str:
-    """What it was, the step, and the end of the run's name."""
-    return TITLE.format(what=_what(incident), step=incident.step, run=incident.run_id.rpartition("-")[2])
 
 
 def _what(incident: Incident) -> str:
@@ -131,4 +133,4 @@ def _what(incident: Incident) -> str:
 
 
 def _who(ranks: tuple[int, ...]) -> str:
-    return name_ranks(ranks) if len(ranks) <= NAMED else counted(len(ranks), "rank")
+    return name_ranks(ranks) if len(ranks) <= NAMED_RANKS else counted(len(ranks), "rank")

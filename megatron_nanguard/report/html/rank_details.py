@@ -1,12 +1,13 @@
-"""What the page shows of a rank when its cell is chosen.
+"""The facts that the page shows about a rank when its cell is chosen.
 
-Place and state of every rank go into the page; what else is known goes there for the worst ranks alone, so that a page
-of sixteen thousand ranks can still be mailed.
+The page contains place and state of every rank, and further facts of the worst ranks only, so that a page of sixteen
+thousand ranks is still small enough to be mailed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.incident import Incident
@@ -16,22 +17,22 @@ from megatron_nanguard.report.formatting import counted, number, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rank_states import NAMES
 
-DETAILED_RANKS = 256
-SHOWN_LAYERS = 12
-SHOWN_NOTES = 8
+DETAILED_RANKS: Final = 256
+SHOWN_LAYERS: Final = 12
+SHOWN_NOTES: Final = 8
 
 Facts = list[tuple[str, str]]
 
 
 def rank_details(opened: OpenedIncident) -> dict[int, Facts]:
-    """Name and value of each fact, for the worst ranks first until there are enough."""
+    """Name and value of each fact about the worst ranks."""
     order = list(RankState)
     worst_first = sorted(opened.rows, key=lambda row: (order.index(row.state), not row.has_file, row.rank))
     return {row.rank: [*_facts(row), *_origins(row, opened.incident)] for row in worst_first[:DETAILED_RANKS]}
 
 
 def rank_places(table: Sequence[RankRow]) -> list[tuple[int, str, str]]:
-    """Rank, place and state of every rank."""
+    """Rank, place and state of every row."""
     return [(row.rank, row.label, row.state.value) for row in table]
 
 
@@ -56,7 +57,7 @@ def _facts(row: RankRow) -> Iterator[tuple[str, str]]:
 
 
 def _origins(row: RankRow, incident: Incident) -> Iterator[tuple[str, str]]:
-    """What began on the rank."""
+    """The origins on the rank."""
     for origin in incident.origin:
         if row.rank in origin.members:
             what: str = origin.operator
@@ -71,6 +72,6 @@ def _origins(row: RankRow, incident: Incident) -> Iterator[tuple[str, str]]:
 
 def _layers(row: RankRow) -> str:
     layers = list(row.bad_by_layer.items())
-    told = joined(LISTED, (phrase("{count} in {layer}", count=n, layer=layer) for layer, n in layers[:SHOWN_LAYERS]))
+    shown = joined(LISTED, (phrase("{count} in {layer}", count=n, layer=layer) for layer, n in layers[:SHOWN_LAYERS]))
     more = len(layers) - SHOWN_LAYERS
-    return joined(TOGETHER, (told, counted(more, "more layer"))) if more > 0 else told
+    return joined(TOGETHER, (shown, counted(more, "more layer"))) if more > 0 else shown

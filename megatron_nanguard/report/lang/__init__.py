@@ -1,7 +1,12 @@
-"""The report in another language: every sentence of ours by its English template.
+"""The report in another language.
 
-A section makes English blocks; here they are told again, text by text. What has no translation, such as what an old
-version wrote, stays English, and so do names, operators and numbers.
+Sections write English: each sentence is a `phrase` that keeps its English template and its values. A translator looks
+the template up in the texts of a language and fills the values in again. A template without a translation, such as one
+of another version, stays English, and so do names, operators and numbers.
+
+The texts of a language are data in `report/lang/<language>/`, one file for each part of the product:
+
+    {"finite values in, {pattern} out: {origin}": "... {pattern} ... {origin}"}
 """
 
 from __future__ import annotations
@@ -19,70 +24,71 @@ from megatron_nanguard.diagnosis import advice, meanings
 from megatron_nanguard.records.phrase import Phrase, Phrasing
 from megatron_nanguard.report.blocks import each_text
 
+HERE: Final = Path(__file__).parent
 LANGUAGES: Final = ("en", "zh")
 PUNCTUATION: Final = "\u2026\u3001\u3002\uff08\uff09\uff0c\uff1a\uff1b"
 IDEOGRAPHS: Final = "\u4e00-\u9fff"
 NO_BLANK: Final = re.compile(f"(?<=[{PUNCTUATION}]) | (?=[{PUNCTUATION}])|(?<=[{IDEOGRAPHS}]) (?=[{IDEOGRAPHS}])")
-"""Where two texts meet: wide punctuation brings its own blank, and ideographs have none between them."""
-MOST_PHRASES: Final = 256
-"""Of one text; a file in which a phrase has itself inside, or ever more others, was not written by us."""
+"""Blanks to drop where two texts meet: wide punctuation contains its blank, and ideographs have none between them."""
+MAX_PHRASES: Final = 256
+"""Phrases that are translated inside of one text. A file with a phrase that contains itself was not written by us."""
 
 Form = TypeVar("Form")
 Translate = Callable[[str], str]
+"""Puts one text into the language of the report."""
 
 
 class Translator:
-    """Tells the texts of one report in one language.
+    """Translates the texts of one report.
 
     Args:
-        lang: "en" or "zh".
-        recorded: how the texts of the incident were put together.
+        lang: one of the LANGUAGES.
+        recorded: template and values of each text that the incident was saved with, by the text.
     """
 
     def __init__(self, lang: str, recorded: Mapping[str, Phrasing]) -> None:
         self.lang = lang
         self._catalog = catalog(lang)
         self._recorded = recorded
-        self._left = 0
+        self._phrases_left = 0
 
     def without_records(self) -> Translator:
-        """One that knows our sentences only, and looks no text up in what a file says of it."""
+        """A translator for our own phrases only, which ignores what the incident recorded about its texts."""
         return Translator(self.lang, {})
 
     def translate(self, text: str) -> str:
-        """One text; as it is where the language has none for it."""
-        self._left = MOST_PHRASES
+        """Translate one text; a text without a translation is returned as it is."""
+        self._phrases_left = MAX_PHRASES
         return self._translate(text)
 
-    def _translate(self, text: str) -> str:
-        how = text if isinstance(text, Phrase) else self._recorded.get(text)
-        form = self._catalog.get(how.template) if how else None
-        if how is None or form is None or self._left == 0 or not placeholders(form) <= how.values.keys():
-            return text
-        self._left -= 1
-        told = form.format(**{name: self._translate(value) for name, value in how.values.items()})
-        return NO_BLANK.sub("", told)
-
     def translated(self, form: Form) -> Form:
-        """Every text of a form."""
+        """Copy a form, such as a block, with every text in it translated."""
         return each_text(form, self.translate) if self._catalog else form
 
-
-HERE = Path(__file__).parent
+    def _translate(self, text: str) -> str:
+        phrasing = text if isinstance(text, Phrase) else self._recorded.get(text)
+        template = self._catalog.get(phrasing.template) if phrasing else None
+        if phrasing is None or template is None or self._phrases_left == 0:
+            return text
+        if not placeholders(template) <= phrasing.values.keys():
+            return text
+        self._phrases_left -= 1
+        translated = template.format(**{name: self._translate(value) for name, value in phrasing.values.items()})
+        return NO_BLANK.sub("", translated)
 
 
 @functools.cache
 def catalog(lang: str) -> dict[str, str]:
-    """Everything that a language has; nothing for English."""
-    return {} if lang == "en" else {**sentences(lang), **_texts(lang)}
+    """All texts of a language by their English; empty for English itself."""
+    return {} if lang == "en" else {**sentences(lang), **_data_texts(lang)}
 
 
 def sentences(lang: str) -> dict[str, str]:
-    """The sentences that stand in the code."""
-    told: dict[str, str] = {}
+    """The translated templates of the phrases in the code, by the English template."""
+    found: dict[str, str] = {}
     for file in sorted((HERE / lang).glob("*.json")):
-        told |= orjson.loads(file.read_bytes())
-    return told
+        found |= orjson.loads(file.read_bytes())
+    return found
 
 
 def placeholders(template: str) -> set[str]:
@@ -90,10 +96,10 @@ def placeholders(template: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template) if name}
 
 
-def _texts(lang: str) -> dict[str, str]:
-    """The texts that are data, by what they are in English."""
-    told: dict[str, str] = {words: meanings.texts(lang)[cause] for cause, words in meanings.texts().items()}
-    for pattern, known in advice.texts().items():
+def _data_texts(lang: str) -> dict[str, str]:
+    """The translations of the texts that are data: the meanings of causes, and advice."""
+    found: dict[str, str] = {words: meanings.texts(lang)[cause] for cause, words in meanings.texts().items()}
+    for pattern, english in advice.texts().items():
         other = advice.texts(lang)[pattern]
-        told |= {known.what: other.what, known.check: other.check, known.change: other.change}
-    return told
+        found |= {english.what: other.what, english.check: other.check, english.change: other.change}
+    return found

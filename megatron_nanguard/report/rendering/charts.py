@@ -1,4 +1,4 @@
-"""Grids and bars.
+"""Grids and bars, drawn with characters.
 
       dp0    dp1                  decoder.layers.2  ######     0.69
 pp0   0x 1x  2~ 3~                decoder.layers.3  #####      0.65  NaN on ranks 4, 5
@@ -20,13 +20,13 @@ GAP = "  "
 LONGEST_BAR = 24
 SHORTEST_BAR = 6
 DECADES = 1.0
-"""What the whole length of a bar stands for at least, so that equal numbers look equal."""
+"""Smallest range that the length of a bar shows, so that nearly equal numbers look equal."""
 
 Cell = tuple[GridMark, ...]
 
 
 def grid_lines(grid: Grid, width: int) -> Iterator[Line]:
-    """Draw a grid; names are dropped where it would be too wide, and what is still too wide continues below."""
+    """Draw a grid. One that is too wide loses the names of its members; the columns that still do not fit go below."""
     named = _column_widths(grid, is_named=True)
     labels = max((cell_len(label) for label, _ in grid.rows), default=0)
     start = len(INDENT) + labels
@@ -46,7 +46,7 @@ def grid_lines(grid: Grid, width: int) -> Iterator[Line]:
 
 
 def bar_lines(bars: Sequence[Bar], width: int, glyphs: Glyphs) -> Iterator[Line]:
-    """Draw numbers as lengths; what there is no number of has none."""
+    """Draw numbers as lengths; a bar without a number has none."""
     labels = max((cell_len(bar.label) for bar in bars), default=0)
     texts = max((cell_len(bar.text) for bar in bars), default=0)
     longest = max(SHORTEST_BAR, min(LONGEST_BAR, width - len(INDENT) - labels - texts - 2 * len(GAP)))
@@ -86,7 +86,7 @@ def _cell(cell: Cell, width: int, is_named: bool) -> list[Span]:
 
 
 def _panels(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Columns that fit beside each other."""
+    """Group the columns that fit beside each other."""
     panel: list[int] = []
     used = 0
     for column, needed in enumerate(widths):

@@ -1,4 +1,4 @@
-"""The material of a layout: lines made of spans, each with a tone, and how text is folded into them."""
+"""Lines made of spans, each with a tone, and how text is folded into them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ INDENT = "  "
 
 _WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
 _PIECES = re.compile(rf"\s+|[{_WIDE}]|[^\s{_WIDE}]+")
-"""Words and blanks; ideographs one by one, since a line may break between them."""
+"""Words and blanks; ideographs are separate pieces, since a line may break between them."""
 
 
 class Span(NamedTuple):
     """A piece of a line.
 
     Attributes:
-        text: without a line break.
-        tone: how it is shown.
+        text: its text, without a line break.
+        tone: its tone.
     """
 
     text: str
@@ -34,12 +34,13 @@ MARGIN: Line = (Span(INDENT),)
 
 
 class Glyphs(NamedTuple):
-    """What pictures are drawn with.
+    """The characters that pictures are drawn with.
 
     Attributes:
         bar: one step of a bar.
-        fork: before a member of a tree that has a next one; last: before the last one.
-        down: beside what belongs to a member with a next one.
+        fork: before a point of a tree that has a next one.
+        last: before the last point.
+        down: beside the points below a point that has a next one.
     """
 
     bar: str
@@ -53,17 +54,17 @@ UNICODE = Glyphs("\u2587", "\u251c\u2500 ", "\u2514\u2500 ", "\u2502  ")
 
 
 def text_of(line: Line) -> str:
-    """A line without its tones."""
+    """The text of a line."""
     return "".join(span.text for span in line).rstrip()
 
 
 def pad(text: str, width: int) -> str:
-    """Fill up to a number of columns on the screen."""
+    """Pad a text with blanks up to a number of columns on the screen."""
     return text + " " * (width - cell_len(text))
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Break a sentence into lines; words such as paths and parameter names are never broken."""
+    """Break a sentence into lines; a word, such as a path or a parameter name, is never broken."""
     lines = [""]
     for piece in _PIECES.findall(text):
         if cell_len(lines[-1] + piece.rstrip()) <= width or not lines[-1]:
@@ -74,13 +75,13 @@ def fold(text: str, width: int) -> list[str]:
 
 
 def paragraph(text: str, width: int, first: Line = MARGIN, tone: Tone = Tone.PLAIN) -> Iterator[Line]:
-    """A folded sentence behind a beginning; what follows hangs below its first word.
+    """Fold a sentence behind a given beginning; further lines are indented to its first word.
 
     Args:
         text: the sentence.
         width: columns of the screen.
-        first: how the first line begins.
-        tone: of the sentence.
+        first: the beginning of the first line.
+        tone: tone of the sentence.
     """
     indent = cell_len("".join(span.text for span in first))
     for number, line in enumerate(fold(text, width - indent)):

@@ -1,4 +1,4 @@
-"""Points below points, with indents or with guides.
+"""Lists and trees: points below points, with indents or with guides.
 
 1. faulty operator (likely, 0.62)        rank 5, backward
    + finite values in, NaN out           |- rank 4 by TP all-reduce
@@ -16,7 +16,7 @@ from megatron_nanguard.report.rendering.lines import INDENT, Glyphs, Line, Span,
 
 
 def point_lines(points: Sequence[Point], width: int, indent: str = INDENT) -> Iterator[Line]:
-    """Points with their marks; what belongs to one stands below its first word."""
+    """Lay out a list; the points below a point are indented to its first word."""
     for point in points:
         mark = f"{point.mark} " if point.mark else ""
         tone = Tone.PLAIN if mark else point.tone
@@ -28,7 +28,7 @@ def point_lines(points: Sequence[Point], width: int, indent: str = INDENT) -> It
 
 
 def tree_lines(points: Sequence[Point], width: int, glyphs: Glyphs) -> Iterator[Line]:
-    """Points of the first level at the margin, all others behind guides."""
+    """Lay out a tree; the first level is at the margin, all others are behind guides."""
     for point in points:
         yield from _branch(point, width, glyphs, INDENT, INDENT)
 
@@ -49,7 +49,7 @@ def _branch(point: Point, width: int, glyphs: Glyphs, first: str, then: str) -> 
 
 
 def _cut_after(line: str, letters: int) -> int:
-    """Where a line stands after so many letters, blanks not counted."""
+    """The index in a line after so many letters, not counting blanks."""
     for place, letter in enumerate(line):
         if letters <= 0:
             return place

@@ -1,4 +1,4 @@
-"""Rows of cells: aligned where they fit, the last column folded where it must be, else one entry below the other.
+"""Tables: columns are aligned and the last one is folded; in a narrow window the cells of a row go below each other.
 
 parameter                               norm  ranks        decoder.layers.3.mlp.linear_fc1.weight
 decoder.layers.3.mlp.linear_fc1.weight  nan   4, 5    or     norm nan  ranks 4, 5
@@ -15,15 +15,15 @@ from megatron_nanguard.report.rendering.lines import INDENT, Line, Span, pad, pa
 
 GAP = "  "
 NARROWEST = 20
-"""Columns that a folded last column needs to stay readable."""
+"""Smallest width of a folded last column."""
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
-    """Lay a table out.
+    """Lay out a table.
 
     Args:
         columns: heads; empty for rows whose first cell is a label.
-        rows: cells, all rows equally many.
+        rows: cells, equally many in each row.
         width: columns of the screen.
     """
     if not rows:
@@ -50,7 +50,7 @@ def _aligned(
 
 
 def _stacked(columns: Sequence[str], row: tuple[str, ...], width: int) -> Iterator[Line]:
-    """The first cell on a line of its own, then the others with their heads."""
+    """Lay out one row below each other: the first cell on a line of its own, then the others with their heads."""
     if row[0]:
         yield from paragraph(row[0], width)
     named = [f"{head} {cell}" for head, cell in zip(columns[1:], row[1:], strict=True) if cell]

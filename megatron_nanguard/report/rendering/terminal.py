@@ -1,4 +1,4 @@
-"""Blocks on a terminal: the layout of the plain text, in colour, as wide as the window."""
+"""Blocks on a terminal: the layout of the plain text with colours and frames, as wide as the window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from megatron_nanguard.report.rendering.lines import ASCII, UNICODE, Glyphs, Lin
 
 WIDEST: Final = 120
 FRAME: Final = 3
-"""Columns that a frame takes, its own blank on the right included."""
+"""Columns that a frame takes, with the blank on its right side."""
 
 STYLES: Final = {
     Tone.WORST: "bold red",
@@ -36,7 +36,7 @@ def show(blocks: Sequence[Block], console: Console) -> None:
 
     Args:
         blocks: the sections, in order.
-        console: of the window; says how wide it is, and whether it has colours.
+        console: the console of the window, which knows its width and its colours.
     """
     glyphs = UNICODE if console.encoding.startswith("utf") else ASCII
     width = min(console.width, WIDEST)
@@ -44,30 +44,30 @@ def show(blocks: Sequence[Block], console: Console) -> None:
         if number:
             console.line()
         if block.tone is Tone.PLAIN:
-            _open(block, console, width, glyphs)
+            _print_plain(block, console, width, glyphs)
         else:
-            _framed(block, console, width, glyphs)
+            _print_framed(block, console, width, glyphs)
 
 
 def console_on(stream: TextIO, *, has_colour: bool) -> Console:
-    """A console on a stream; NO_COLOR and a dumb terminal are respected by rich itself."""
+    """Make a console on a stream; rich itself respects NO_COLOR and dumb terminals."""
     return Console(file=stream, no_color=True if not has_colour else None, highlight=False, markup=False, emoji=False)
 
 
-def _open(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
+def _print_plain(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
     for part in fold(printable(block.title), width):
         console.print(Text(part, style=TITLE), soft_wrap=True)
     for line in _lines(block, width, glyphs):
         console.print(line, soft_wrap=True)
 
 
-def _framed(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
-    """A section that stands out: what is read first."""
+def _print_framed(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
+    """Print a section in a frame."""
     style = STYLES[block.tone]
     inside = Text("\n").join(_lines(replace(block, commands=()), width - FRAME, glyphs))
     title = Text(printable(block.title), style=style)
     console.print(Panel(inside, title=title, title_align="left", border_style=style, width=width, padding=0))
-    # Outside of the frame, whose sides would be copied with it.
+    # Commands are printed outside of the frame, since its sides would be copied with them.
     for line in command_lines(block):
         console.print(_styled(line), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""Norms of this step's gradients layer by layer, before the reduction mixed the ranks."""
+"""Gradient norms of the step by layer, before the data-parallel reduction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_TAKEN: Final = phrase(
 
 @dataclass
 class _Layer:
-    """What the ranks that hold a layer have of it."""
+    """One layer, or several neighbours that share a bar: the largest finite norm, and the ranks with NaN or Inf."""
 
     names: tuple[str, ...]
     largest: float | None = None
@@ -39,7 +39,7 @@ class _Layer:
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """A bar per layer in forward order; many layers share bars with neighbours that are bad on the same ranks."""
+    """Show a bar for each layer in forward order; in a deep model, neighbours bad on the same ranks share one."""
     layers = _layers(opened.rows)
     if not layers:
         return Block(TITLE, notes=(NOT_TAKEN,)) if any(row.has_file for row in opened.rows) else None
@@ -49,7 +49,7 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def scaled_words(loss_scale: float | None) -> tuple[str, ...]:
-    """Gradients before the reduction carry the loss scale; nothing to say where it is one."""
+    """A note that the norms contain the loss scale; empty where there is none, or where it is 1."""
     return (SCALED.format(scale=number(loss_scale)),) if loss_scale not in (None, 1.0) else ()
 
 
@@ -63,7 +63,7 @@ def _layers(rows: Sequence[RankRow]) -> list[_Layer]:
 
 
 def _fewer(layers: list[_Layer]) -> list[_Layer]:
-    """Join neighbours until the bars fit; a layer keeps its own where other ranks are bad."""
+    """Join neighbours that are bad on the same ranks until the bars fit on a screen."""
     together = math.ceil(len(layers) / SHOWN_LAYERS)
     fewer: list[_Layer] = []
     for layer in layers:

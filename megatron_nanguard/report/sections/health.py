@@ -1,4 +1,4 @@
-"""What the hardware says of itself: what changed since the start of the run, and one healthy rank beside it.
+"""Hardware readings: what changed since the start of the run, and a healthy rank for comparison.
 
 rank  of      what                                at the start  now  means
 5     device  ECC errors, uncorrected, volatile   0             2    uncorrectable
@@ -29,26 +29,26 @@ COLUMNS: Final = (
 )
 SHOWN_CHANGES: Final = 16
 SHOWN_RANKS: Final = 8
-"""Ranks whose states are told: the first, and the healthy peer, which stands last."""
+"""Number of ranks whose states are shown: the first ones, and the last, which is the healthy peer."""
 LOST: Final = phrase("The hardware under {ranks} reports an uncorrectable error since the start of the run.")
 SILENT: Final = phrase("No device that was asked reports a new uncorrectable error, which does not clear it.")
 PEER: Final = phrase("healthy peer")
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """Changes first, then the state of each rank that is told of; nothing where no device was asked."""
-    told = opened.incident.health
+    """Show what changed, then the state of each device; None where no device was read."""
+    health = opened.incident.health
     changes = [
         (str(one.rank), change.part, change.what, change.before or "-", change.now, change.severity)
-        for one in told
+        for one in health
         for change in one.differences
     ]
     notes = tuple(_notes(opened.incident))
     if not changes and not notes:
         return None
     more = len(changes) - SHOWN_CHANGES
-    lost = [one.rank for one in told if one.has_lost_data]
-    was_asked = any(one.readings for one in told)
+    lost = [one.rank for one in health if one.has_lost_data]
+    was_asked = any(one.readings for one in health)
     return Block(
         TITLE,
         text=(LOST.format(ranks=name_ranks(lost)),) if lost else (SILENT,) if was_asked else (),
@@ -71,9 +71,9 @@ def _notes(incident: Incident) -> Iterator[str]:
 
 
 def _states(health: DeviceHealth) -> str:
-    """The device's states, and its counters above zero, errors from before the run included."""
+    """The states of a device, and its counters above zero, which include errors from before the run."""
     readings = [reading for reading in health.readings if reading.part == "device"]
     states = [f"{name} {state}" for reading in readings for name, state in reading.states.items()]
     counters = [f"{name} {count}" for reading in readings for name, count in reading.counters.items() if count]
-    told = phrase("counted: {counters}", counters=", ".join(counters)) if counters else ""
-    return joined(ALONGSIDE, (", ".join(states), told))
+    counted_words = phrase("counted: {counters}", counters=", ".join(counters)) if counters else ""
+    return joined(ALONGSIDE, (", ".join(states), counted_words))

@@ -1,4 +1,4 @@
-"""The micro-batches of the step: their losses, and which of them is the guilty one."""
+"""The micro-batches of the step: their losses, and what is unusual about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS: Final = (phrase("micro-batch"), phrase("lowest"), phrase("highest"), ph
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """All micro-batches where they are few; else those that stand out, then the first."""
+    """Show all micro-batches where they are few, else those with something unusual and then the first ones."""
     incident = opened.incident
     seen = {losses.index: losses for losses in incident.losses}
     words = {index: joined(LISTED, _words(incident, index, seen.get(index))) for index in _indices(incident)}
@@ -35,7 +35,7 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def _indices(incident: Incident) -> set[int]:
-    """Every micro-batch of which something is known."""
+    """The indices of all micro-batches that the incident mentions."""
     spots = (*incident.changed_after_fetch, *incident.zero_tokens)
     origins = {origin.microbatch for origin in incident.origin if origin.microbatch is not None}
     return {losses.index for losses in incident.losses} | {spot.microbatch for spot in spots} | origins

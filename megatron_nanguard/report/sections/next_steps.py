@@ -36,7 +36,7 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 def reproduction(opened: OpenedIncident) -> str:
     """The command that runs the suspect call alone; empty where the call was not saved."""
-    bundle = opened.home / BUNDLE_NAME
+    bundle = opened.absolute_directory / BUNDLE_NAME
     return f"python {bundle / 'repro.py'}" if is_runnable(bundle) else ""
 
 

@@ -1,4 +1,4 @@
-"""How it went on from the origin: through the operators of the rank to a gradient, and from rank to rank.
+"""How the bad values spread from the origin: on its rank to a gradient, and from rank to rank by communication.
 
 rank 5: index_put_ in decoder.layers.3.mlp
 |- on the rank: add_.Tensor in decoder.layers.3.pre_mlp_layernorm.weight
@@ -26,20 +26,20 @@ THROUGH: Final = phrase("How it spread: {ranks} through communication alone")
 BESIDE: Final = phrase("more gradients of {who} went bad by {by} from {sources}")
 ONWARDS: Final = phrase("{first} > {then}")
 PATH_START, PATH_END = 3, 2
-"""Steps of a long path that are shown: how it left the origin, and the gradient it reached."""
+"""Steps of a long path that are shown: the first after the origin, and the last, which end at a gradient."""
 
 
 class Transfer(NamedTuple):
-    """One communication and everybody it made bad.
+    """One communication that carried bad values, with all ranks that it made bad.
 
     Attributes:
-        ranks: who went bad by it.
-        sources: whom it came from.
-        by: the communication.
-        group: it went through.
-        first_used: what would have used the bad values first; empty when unknown.
-        call: the operator behind it, and its running number; empty when unknown.
-        gradients: what it made bad, where only gradients are.
+        ranks: the ranks that received bad values.
+        sources: the ranks that sent them.
+        by: the name of the communication.
+        group: the process group that it went through.
+        first_used: where the bad values were used first; empty when unknown.
+        call: the operator of the communication and its running number; empty when unknown.
+        gradients: the gradients that became bad, where nothing else did.
     """
 
     ranks: tuple[int, ...]
@@ -52,7 +52,7 @@ class Transfer(NamedTuple):
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """A tree per origin; transfers that no origin leads to stand after them. Nothing where no origin is known."""
+    """Show a tree for each origin, then the transfers that no origin leads to; None where no origin is known."""
     incident = opened.incident
     transfers = transfers_of(incident)
     if not incident.origin or not (transfers or any(len(origin.path) > 1 for origin in incident.origin)):
@@ -74,12 +74,12 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def transfers_of(incident: Incident) -> list[Transfer]:
-    """Ranks that share communication, sources and first use are told together."""
+    """The transfers that made ranks bad; ranks of the same communication, sources and first use share one."""
     return _transfers(incident.infected)
 
 
 def later_transfers_of(incident: Incident) -> list[Transfer]:
-    """The same of communications that made more gradients bad on ranks that were bad already."""
+    """The transfers that made more gradients bad on ranks that were bad already."""
     return _transfers(incident.also_infected)
 
 
@@ -94,13 +94,22 @@ def _transfers(all_infected: Sequence[Infected]) -> list[Transfer]:
 
 
 Parent = int | Transfer
-"""The number of an origin, or the transfer that made a source bad."""
+"""What a transfer follows: the number of an origin, or the transfer that made its source bad."""
 
 
 def build_trees(
     origins: Sequence[Origin], transfers: Sequence[Transfer]
 ) -> tuple[dict[Parent, list[Transfer]], list[Transfer]]:
-    """What follows what, beginning at the origins; a transfer is hung up once, so that no circle is closed."""
+    """Arrange transfers in trees below the origins.
+
+    A transfer gets a single parent, so that transfers in a circle end.
+
+    Args:
+        origins: the roots, in order.
+        transfers: to be arranged.
+    Returns:
+        The transfers below each parent, and those that no origin leads to.
+    """
     reached: dict[int, Parent] = {}
     for place, origin in enumerate(origins[:SHOWN_ORIGINS]):
         for rank in origin.members:
@@ -147,7 +156,7 @@ def _detail(transfer: Transfer) -> str:
 
 
 def _is_named(transfer: Transfer) -> bool:
-    """A message between two ranks names its sender already: "PP recv from rank 5"."""
+    """Whether the name of the communication contains its sender already: "PP recv from rank 5"."""
     return len(transfer.ranks) == 1 and transfer.by.endswith(f"from {name_ranks(transfer.sources)}")
 
 

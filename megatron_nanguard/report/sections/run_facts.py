@@ -47,7 +47,7 @@ def describe(opened: OpenedIncident) -> Block:
 def describe_files(opened: OpenedIncident) -> Block:
     """Show where the evidence is: the merged file of all ranks, and the files of single ranks."""
     incident = opened.incident
-    rows: list[tuple[str, str]] = [(phrase("directory"), str(opened.home))]
+    rows: list[tuple[str, str]] = [(phrase("directory"), str(opened.absolute_directory))]
     # An unknown action means that the job died before any rank wrote the merged file.
     if incident.policy.action != "unknown":
         rows.append((phrase("all ranks"), MERGED_NAME))

@@ -68,7 +68,7 @@ if (figures.length) {
     root.dataset.charts = "drawn";
     themeListeners.push(() => drawAll());
     let waiting;
-    // The window is not all: charts make the page longer, and its scroll bar takes room from them.
+    // Not only the window changes the width: charts make the page longer, and its scroll bar narrows it.
     new ResizeObserver(() => {
       if (main.clientWidth === drawnIn) return;
       clearTimeout(waiting);

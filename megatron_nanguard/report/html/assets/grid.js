@@ -1,4 +1,4 @@
-// The parallel grid: one tab stop, arrow keys inside, and a panel that tells of the chosen rank.
+// The parallel grid: one tab stop, arrow keys inside, and a panel with the facts of the chosen rank.
 const panel = document.getElementById("chosen-rank");
 const cells = [...document.querySelectorAll("#rank-grid .cell")];
 const lines = [...document.querySelectorAll("#rank-grid tbody tr")].map((row) => [...row.querySelectorAll(".cell")]);
@@ -13,11 +13,11 @@ const ranksOf = (cell) =>
 const factsOf = (rank) => {
   const { label, state } = byRank.get(rank);
   const facts = ranks.facts[rank] ?? [
-    [ranks.told.state, ranks.words[state]],
-    [ranks.told.file, ranks.told.elsewhere],
+    [ranks.texts.state, ranks.words[state]],
+    [ranks.texts.file, ranks.texts.elsewhere],
   ];
   return [
-    element("h3", {}, fill(ranks.told.rank, { rank, place: label })),
+    element("h3", {}, fill(ranks.texts.rank, { rank, place: label })),
     element("dl", {}, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
   ];
 };
@@ -28,7 +28,7 @@ const showMany = (members) => {
   const below = element("div");
   const buttons = members.slice(0, MOST_BUTTONS).map((rank) => {
     const { label, state } = byRank.get(rank);
-    const words = fill(ranks.told.cell, { rank, place: label, state: ranks.words[state] });
+    const words = fill(ranks.texts.cell, { rank, place: label, state: ranks.words[state] });
     const button = element("button", { type: "button", class: `cell state-${state}`, title: words, "aria-label": words }, String(rank));
     button.addEventListener("click", () => below.replaceChildren(...factsOf(rank)));
     return button;
@@ -36,7 +36,7 @@ const showMany = (members) => {
   const order = ranks.order;
   buttons.sort((a, b) => order.findIndex((state) => a.className.endsWith(state)) - order.findIndex((state) => b.className.endsWith(state)));
   below.replaceChildren(...factsOf(Number(buttons[0].textContent)));
-  panel.replaceChildren(element("h3", {}, fill(ranks.told.many, { number: members.length })), element("div", { class: "cells" }, ...buttons), below);
+  panel.replaceChildren(element("h3", {}, fill(ranks.texts.many, { number: members.length })), element("div", { class: "cells" }, ...buttons), below);
 };
 
 const choose = (cell) => {

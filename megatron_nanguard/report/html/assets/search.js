@@ -1,4 +1,4 @@
-// The table of parameters keeps the rows that hold every word of the search field.
+// Show only the rows of the parameter table that contain every word in the search field.
 const search = document.getElementById("search");
 if (search) {
   const found = document.getElementById("found");

@@ -1,4 +1,4 @@
-// Light and dark: the system's choice until the button is pressed.
+// Light and dark: the choice of the system until the button is pressed.
 const root = document.documentElement;
 const themeButton = document.getElementById("theme");
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
@@ -16,7 +16,7 @@ themeButton.addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
   themeChanged();
 });
-// Paper is light.
+// The page is printed in the light theme.
 let themeOnScreen;
 addEventListener("beforeprint", () => {
   themeOnScreen = root.dataset.theme;
@@ -31,7 +31,7 @@ addEventListener("afterprint", () => {
 prefersDark.addEventListener("change", themeChanged);
 nameButton();
 
-// A colour of the style sheet, as it is in the theme that shows.
+// A colour of the style sheet in the current theme.
 const probe = element("span", { hidden: "" });
 document.body.append(probe);
 const colour = (name) => {

@@ -1,7 +1,8 @@
-"""Arrows of the propagation graph, in right angles, so that none lies under the words of a node.
+"""The arrows of the propagation graph: in right angles, so that none crosses the words of a node.
 
-What first made a node bad comes from above: right of its source, down, and to the right. Words stand right of the
-downward lines and above the lines to the right. What came to a node that was bad already goes around on the right side.
+The arrow that first made a node bad leaves its source to the right, goes down, and then right to the node. Words are
+right of the downward lines and above the lines to the right. An arrow to a node that was bad already goes around the
+right side of the picture.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from megatron_nanguard.report.html.pictures.propagation_graph import GraphEdge
 
 STUB_PIXELS: Final = 14
 LINES_PIXELS: Final = 42
-"""Room for the downward lines of one column."""
+"""Room for the downward lines in one column."""
 PITCH_PIXELS: Final = 7
 POINT_PIXELS: Final = 8
-"""Between the point of an arrow and the middle of its position."""
+"""Distance between the point of an arrow and the middle of its node."""
 FIRST_NAME: Final = phrase("made the ranks bad")
 LATER_NAME: Final = phrase("reached ranks that were bad already")
 
 
 class Position(NamedTuple):
-    """Where the mark of a node stands."""
+    """Where a node is drawn, in pixels."""
 
     x: int
     y: int
 
 
 def words_shift(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:
-    """How far right of its positions the words of a column begin, by the place of the column."""
+    """How far right of its nodes the words of a column begin, by the x of the column."""
     down = _downward(edges, positions)
     shifts = {position.x: 9 for position in positions}
     for source, x in down.items():
@@ -40,16 +41,16 @@ def words_shift(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> di
 
 
 def room_for_later(edges: Sequence[GraphEdge]) -> int:
-    """Pixels on the right side for what goes around."""
+    """Pixels on the right side for the arrows that go around."""
     return PITCH_PIXELS * sum(not edge.is_first for edge in edges)
 
 
 def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int) -> Iterator[dict[str, Any]]:
-    """The lines of the two kinds, each as one trace.
+    """Draw the arrows of each kind as one trace.
 
     Args:
-        edges: what is to be drawn.
-        positions: of the nodes.
+        edges: the edges to draw.
+        positions: where the nodes are.
         right: where the words of all nodes end.
     """
     down = _downward(edges, positions)
@@ -63,7 +64,7 @@ def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int
 
 
 def _downward(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:
-    """Where the line of each source goes down, those of one column side by side."""
+    """The x of the downward line of each source; the lines of one column are side by side."""
     columns: dict[int, list[int]] = defaultdict(list)
     for source in sorted({edge.source for edge in edges if edge.is_first}):
         columns[positions[source].x].append(source)

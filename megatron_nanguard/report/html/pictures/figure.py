@@ -1,6 +1,7 @@
-"""A chart, ready for the page: data and layout in the form of plotly.js, and what is said of it in words.
+"""A chart for the page: data and layout in the form of plotly.js, and a caption.
 
-Colours stand as names such as "origin" wherever plotly expects a colour; the page puts in those of the theme it shows.
+Wherever plotly expects a colour, the chart has a name such as "origin"; the page puts the colour of its theme
+there.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from megatron_nanguard.printable import printable
 
-SHOWN_CHARACTERS = 46
-PIECES = re.compile(r"[^\s.]*[\s.]*")
-"""Words and parts of names, each with what follows it."""
+SHOWN_CHARACTERS: Final = 46
+PIECES: Final = re.compile(r"[^\s.]*[\s.]*")
+"""Words, and the parts of dotted names, each with the blank or dot behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,10 @@ class Figure:
     Attributes:
         name: its identifier in the page.
         title: its heading.
-        caption: what is drawn and what it shows, in words; screen readers read it in place of the picture.
+        caption: what is drawn and how to read it; screen readers read it in place of the chart.
         traces: `data` of plotly.js.
         layout: `layout` of plotly.js.
-        width: pixels below which the page scrolls it sideways.
+        width: smallest width in pixels; in a narrower window the page scrolls the chart sideways.
     """
 
     name: str
@@ -39,12 +40,12 @@ class Figure:
 
 
 def escape(text: str) -> str:
-    """Text that plotly shows as it is: it would take `<b>` and `<a href>` for markup."""
+    """Escape a text for plotly, which takes `<b>` and `<a href>` for markup."""
     return html.escape(printable(text), quote=False)
 
 
 def wrap(text: str, length: int) -> str:
-    """Text in lines of a picture, broken at blanks, and at dots inside a long name."""
+    """Escape a text and break it into lines, at blanks and at the dots of long names."""
     shown = [""]
     for piece in PIECES.findall(text):
         if shown[-1] and len(shown[-1] + piece.rstrip()) > length:
@@ -54,5 +55,5 @@ def wrap(text: str, length: int) -> str:
 
 
 def shorten(text: str, length: int = SHOWN_CHARACTERS) -> str:
-    """The end of a long name: "...layers.3.self_attention.linear_qkv"."""
+    """Escape a text and keep only the end of a long one: "...layers.3.self_attention.linear_qkv"."""
     return escape(text if len(text) <= length else "..." + text[3 - length :].lstrip("."))

@@ -1,54 +1,58 @@
-"""Lines over a log or linear scale with a band on top for what no scale has a place for: NaN and Inf."""
+"""A line chart on a log or linear scale, with a panel above it for what no scale can show: NaN and Inf."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report.html.pictures.axes import LEVEL, log_ticks, stacked, tick_name
+from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, stacked, tick_name
 from megatron_nanguard.report.html.pictures.figure import escape
 
-DRAWN = 16
-"""Lines that are drawn one by one."""
-DASHES = ("solid", "dash", "dot", "dashdot")
+SHOWN_LINES: Final = 16
+"""Number of lines that are drawn one by one; the others are drawn as a range."""
+DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
-WITH_BAND: dict[str, dict[str, Any]] = {
+TWO_PANELS: Final[dict[str, dict[str, Any]]] = {
     "yaxis": {"domain": [0, 0.8]},
     "yaxis2": {"domain": [0.86, 1], "tickvals": [0, 1], "ticktext": ["Inf", "NaN"], "range": [-0.6, 1.6]},
 }
-WITHOUT_BAND: dict[str, dict[str, Any]] = {"yaxis": {"domain": [0, 1]}}
+ONE_PANEL: Final[dict[str, dict[str, Any]]] = {"yaxis": {"domain": [0, 1]}}
 
 
 @dataclass(frozen=True)
 class Series:
-    """One replica.
+    """The line of one replica.
 
     Attributes:
         name: such as "dp 0".
-        values: one per position on the x axis; None where nothing is known.
-        is_accused: of a replica that was bad before the reduction; drawn thicker, and in any case.
+        values: one per position on the x axis; None where the value is unknown.
+        was_bad: whether the replica was bad before the reduction; its line is thicker, and always drawn.
     """
 
     name: str
     values: tuple[float | None, ...]
-    is_accused: bool
+    was_bad: bool
 
     @property
     def is_finite(self) -> bool:
-        """No NaN and no Inf in it."""
+        """Whether the line has no NaN and no Inf."""
         return all(value is None or math.isfinite(value) for value in self.values)
 
 
 def traces(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
-    """Draw the series; where they are many, those that stand out, and the range that the others span.
+    """Draw the lines; of many, only those that were bad or are not finite, and the range of the others.
 
     Args:
         series: all over the same positions.
     """
-    drawn = series if len(series) <= DRAWN else [one for one in series if one.is_accused or not one.is_finite][:DRAWN]
+    drawn = (
+        series
+        if len(series) <= SHOWN_LINES
+        else [one for one in series if one.was_bad or not one.is_finite][:SHOWN_LINES]
+    )
     others = [one for one in series if one not in drawn]
     lines = [trace for place, one in enumerate(drawn) for trace in _drawn(one, place)]
     return (*(_range(others) if others else ()), *lines)
@@ -57,25 +61,25 @@ def traces(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
 def layout(
     series: Sequence[Series], ticks: Sequence[str], what: str, scale: Literal["log", "linear"]
 ) -> dict[str, Any]:
-    """Two panels above one x axis; one where there is nothing for the band.
+    """Lay out the chart: two panels over one x axis, or a single panel where every value is finite.
 
     Args:
-        series: that are drawn.
-        ticks: names of the positions.
+        series: the lines.
+        ticks: names of the positions on the x axis.
         what: name of the y axis.
-        scale: of the y axis.
+        scale: scale of the y axis.
     """
     step = max(1, len(ticks) // 40)
-    domains = WITHOUT_BAND if all(one.is_finite for one in series) else WITH_BAND
+    panels = ONE_PANEL if all(one.is_finite for one in series) else TWO_PANELS
     return {
-        **domains,
+        **panels,
         "height": 330,
         "xaxis": {
             "tickvals": list(range(0, len(ticks), step)),
             "ticktext": [stacked(escape(tick)) for tick in ticks][::step],
-            **LEVEL,
+            **HORIZONTAL,
         },
-        "yaxis": {**domains["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **_ticks(series, scale)},
+        "yaxis": {**panels["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **_ticks(series, scale)},
         "showlegend": True,
         "legend": {"orientation": "h", "y": -0.22},
     }
@@ -90,7 +94,7 @@ def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> dict[st
 
 
 def _drawn(series: Series, place: int) -> list[dict[str, Any]]:
-    # Red says that something was not finite, and nothing else.
+    # Red is only for values that are not finite.
     colour = f"line-{place % 4}" if series.is_finite else "bad"
     name = escape(series.name)
     positions = list(range(len(series.values)))
@@ -101,7 +105,7 @@ def _drawn(series: Series, place: int) -> list[dict[str, Any]]:
         **shared,
         "y": finite,
         "mode": "lines+markers",
-        "line": {"color": colour, "width": 3.5 if series.is_accused else 1.5, "dash": DASHES[place % len(DASHES)]},
+        "line": {"color": colour, "width": 3.5 if series.was_bad else 1.5, "dash": DASHES[place % len(DASHES)]},
         "marker": {"color": colour, "size": 6, "symbol": place % 8},
         "hovertemplate": f"{name}: %{{y:.4g}}<extra></extra>",
     }
@@ -126,7 +130,7 @@ def _others(number: int, bad: int) -> str:
 
 
 def _range(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
-    """The range of what is finite, position by position."""
+    """The traces of the range of the finite values, position by position."""
     columns = zip(*(one.values for one in series), strict=True)
     finite = [[value for value in column if value is not None and math.isfinite(value)] for column in columns]
     lowest, highest = ([edge(column, default=None) for column in finite] for edge in (min, max))

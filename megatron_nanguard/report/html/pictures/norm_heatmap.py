@@ -1,4 +1,4 @@
-"""The heat map of gradient norms: one glance tells which pipeline is bad, and from which layer on."""
+"""The heat map of gradient norms, which shows which pipeline is bad, and from which layer on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import and_more, as_sentence, counted, number
-from megatron_nanguard.report.html.pictures.axes import LEVEL, log_ticks, short_names, stacked, tick_name
+from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, short_names, stacked, tick_name
 from megatron_nanguard.report.html.pictures.figure import Figure, shorten
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
 from megatron_nanguard.report.sections.gradient_norms import scaled_words
@@ -22,11 +22,11 @@ READING = phrase(
 )
 NOT_SHOWN = phrase("Not shown: {rows}, {bad} of them not finite.")
 WORDED_LAYERS = 24
-"""Layers up to which a cell has room for its word."""
+"""Largest number of layers whose cells have room for a word."""
 
 WORDS = ("NaN", "Inf", "0")
 COLOURS = ("bad", "inf", "zero")
-"""What has no place on a log scale, and the colour of each."""
+"""What a log scale cannot show, and the colour of each."""
 
 BANDS = [[edge / len(COLOURS), colour] for index, colour in enumerate(COLOURS) for edge in (index, index + 1)]
 
@@ -37,7 +37,7 @@ def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | 
     Args:
         rows: one per rank.
         sizes: the parallel layout.
-        loss_scale: factor on the loss, and so on every norm; None without one.
+        loss_scale: factor on the loss, and so on every norm; None where there is none.
     """
     matrix = norm_matrix(rows, sizes)
     if not matrix.rows:
@@ -54,17 +54,17 @@ def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | 
 
 def _caption(matrix: NormMatrix) -> Iterator[str]:
     bad = [row.name for row in matrix.rows if any(_word(cell) in WORDS[:2] for cell in row.cells)]
-    told = phrase("not finite in {lines}", lines=and_more(ALONGSIDE, bad)) if bad else phrase("every norm is finite")
+    finding = phrase("not finite in {lines}", lines=and_more(ALONGSIDE, bad)) if bad else phrase("every norm is finite")
     what = phrase("a pipeline of ranks")
     if matrix.is_folded:
         what = phrase("a replica, with the worst of its ranks in each cell")
-    yield READING.format(what=what, told=told)
+    yield READING.format(what=what, told=finding)
     if matrix.left_out:
         yield NOT_SHOWN.format(rows=counted(matrix.left_out, "row"), bad=matrix.bad_left_out)
 
 
 def _finite(matrix: NormMatrix) -> dict[str, Any]:
-    """Finite norms, by their logarithm."""
+    """The trace of the finite norms, by their logarithm."""
     values = [[_logarithm(cell) for cell in row.cells] for row in matrix.rows]
     return {
         **_cells(matrix),
@@ -75,7 +75,7 @@ def _finite(matrix: NormMatrix) -> dict[str, Any]:
 
 
 def _special(matrix: NormMatrix, *, is_worded: bool) -> dict[str, Any]:
-    """NaN, Inf and zero, which have colours and words of their own."""
+    """The trace of NaN, Inf and zero, in colours of their own."""
     words = [[_word(cell) for cell in row.cells] for row in matrix.rows]
     return {
         **_cells(matrix),
@@ -91,7 +91,7 @@ def _special(matrix: NormMatrix, *, is_worded: bool) -> dict[str, Any]:
 
 
 def _cells(matrix: NormMatrix) -> dict[str, Any]:
-    """What both layers of the map share."""
+    """What both traces share."""
     return {
         "type": "heatmap",
         "x": list(range(len(matrix.layers))),
@@ -112,7 +112,7 @@ def _layout(matrix: NormMatrix) -> dict[str, Any]:
         "xaxis": {
             "tickvals": list(range(0, len(names), step)),
             "ticktext": list(map(stacked, names[::step])),
-            **LEVEL,
+            **HORIZONTAL,
             "title": {"text": phrase("layer")},
         },
         "yaxis": {
@@ -124,7 +124,7 @@ def _layout(matrix: NormMatrix) -> dict[str, Any]:
 
 
 def _ticks(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    """Ticks of the colour bar."""
+    """The ticks of the colour bar."""
     known = [value for line in values for value in line if value is not None]
     if not known:
         return {}

@@ -1,6 +1,6 @@
 """Gradient norms as a matrix of pipelines and layers.
 
-A line is one pipeline: the ranks that share their place on every axis but pp, for each layer lies on one stage of it.
+A row is one pipeline: the ranks that share their place on every axis but pp. Each layer is on one stage of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SHOWN_ROWS = 48
 
 @dataclass(frozen=True)
 class NormCell:
-    """The norm of one layer in one line.
+    """The norm of one layer in one row.
 
     Attributes:
-        rank: that has it; the worst one where several ranks share the line.
-        norm: of its gradient, before the reduction.
+        rank: the rank that has the norm; the worst one where several ranks share the row.
+        norm: the norm of the gradients of the layer, before the reduction.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class NormCell:
 
 @dataclass(frozen=True)
 class NormRow:
-    """One pipeline, or one replica where tensor parallel ranks are folded into it.
+    """One pipeline, or one replica where its tensor-parallel ranks are folded into a row.
 
     Attributes:
         name: such as "dp 0, tp 1".
@@ -50,9 +50,9 @@ class NormMatrix:
     Attributes:
         layers: names, in forward order.
         rows: the worst ones where there are too many, in the order of their places.
-        left_out: how many lines are not shown.
+        left_out: how many rows are not shown.
         bad_left_out: how many of these are not finite.
-        is_folded: a line is a whole replica; each cell has its worst rank.
+        is_folded: whether a row is a whole replica, whose cells show their worst rank.
     """
 
     layers: tuple[str, ...]
@@ -63,14 +63,14 @@ class NormMatrix:
 
 
 def badness(norm: float) -> tuple[int, float]:
-    """Orders norms: NaN above Inf above the largest number."""
+    """A sort key for norms: NaN above Inf, and Inf above every number."""
     if math.isnan(norm):
         return 2, 0.0
     return (1, 0.0) if math.isinf(norm) else (0, norm)
 
 
 def norm_matrix(rows: Sequence[RankRow], sizes: ParallelSizes) -> NormMatrix:
-    """Arrange what the ranks know of their layers.
+    """Arrange the norms that the ranks recorded.
 
     Args:
         rows: one per rank.

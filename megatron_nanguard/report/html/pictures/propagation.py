@@ -1,6 +1,6 @@
-"""The propagation graph: one node per rank, arrows for the messages that carried the fault from node to node.
+"""The picture of the propagation graph: a node for ranks that became bad together, an arrow for each communication.
 
-Positions are pixels of the picture: x to the right, y downwards.
+Positions are in pixels of the picture: x to the right, y downwards.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from megatron_nanguard.report.lang import Translate
 
 ROW_PIXELS: Final = 52
 COLUMN_PIXELS: Final = (170, 250)
-"""Narrowest and widest column."""
+"""Smallest and largest width of a column."""
 WORDS_PIXELS: Final = 260
-"""Room for the words beside a position of the last column."""
+"""Room for the words beside a node in the last column."""
 PICTURE_PIXELS: Final = 820
-"""Width that a page has room for beside the names of the nodes."""
+"""Width of the picture without the names of the ranks, as a page has room for it."""
 NAMES_PIXELS: Final = 110
 WORDS_CHARACTERS: Final = 40
 ORIGIN_CHARACTERS: Final = 84
@@ -53,16 +53,16 @@ MORE_STEPS: Final = phrase("... {count} more")
 
 
 def propagation_figure(incident: Incident, translate: Translate = str) -> Figure | None:
-    """Draw how the fault went from rank to rank; None where it went nowhere or nothing is known of it.
+    """Draw how bad values spread from rank to rank; None where they did not spread, or where it is unknown.
 
     Args:
         incident: the merged incident.
-        tell: puts a text into the language of the page.
+        translate: puts a text into the language of the page.
     """
     drawn = propagation_graph(incident)
     if not any(node.transfer or node.steps for node in drawn.nodes):
         return None
-    words = _all_words(drawn, translate)
+    words = _node_words(drawn, translate)
     positions = list(_positions(drawn, words))
     right = max(position.x for position in positions) + WORDS_PIXELS
     if any(node.steps for node in drawn.nodes):
@@ -80,7 +80,7 @@ def propagation_figure(incident: Incident, translate: Translate = str) -> Figure
 
 
 def _positions(drawn: PropagationGraph, all_words: Sequence[str]) -> Iterator[Position]:
-    """A node is as high as its words."""
+    """Where the nodes are drawn, each with room for its words."""
     last = max((node.column for node in drawn.nodes), default=0)
     narrowest, widest = COLUMN_PIXELS
     pixels = max(narrowest, min(widest, (PICTURE_PIXELS - WORDS_PIXELS) // max(1, last)))
@@ -129,14 +129,15 @@ def _layout(
         "showlegend": any(not edge.is_first for edge in drawn.edges),
         "legend": {"orientation": "h", "x": 0, "y": 0, "yanchor": "top"},
         "annotations": [
-            _said(words, position, shifts[position.x]) for words, position in zip(all_words, positions, strict=True)
+            _annotation(words, position, shifts[position.x])
+            for words, position in zip(all_words, positions, strict=True)
         ],
         "margin": {"t": 30, "b": 10},
     }
 
 
 def _columns(drawn: PropagationGraph, places: Sequence[int]) -> dict[str, Any]:
-    """The axis says what a column is."""
+    """The axis, which names the columns."""
     first = BEGAN if any(node.state == "origin" for node in drawn.nodes) else BAD_ALREADY
     later = [LATER.format(messages=counted(column, "message")) for column in range(1, len(places))]
     return {
@@ -148,8 +149,8 @@ def _columns(drawn: PropagationGraph, places: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _said(words: str, position: Position, shift: int) -> dict[str, Any]:
-    """Beside and above its position."""
+def _annotation(words: str, position: Position, shift: int) -> dict[str, Any]:
+    """The words of a node, right of it and above it."""
     place = {"xanchor": "left", "yanchor": "bottom", "align": "left", "xshift": shift, "yshift": 4}
     return {**_text(words, "ink"), **place, "x": position.x, "y": position.y}
 
@@ -159,14 +160,16 @@ def _text(words: str, colour: str) -> dict[str, Any]:
     return {"text": words, "showarrow": False, "bgcolor": "raised", "borderpad": 1, "font": font}
 
 
-def _all_words(drawn: PropagationGraph, translate: Translate) -> list[str]:
-    """What stands beside each node: how the bad values came, where they were used, and what came later."""
-    told = [(_origin_words if node.state == "origin" else _infected_words)(node, translate) for node in drawn.nodes]
+def _node_words(drawn: PropagationGraph, translate: Translate) -> list[str]:
+    """The words of each node: the communication, where the bad values were used first, and later communications."""
+    all_words = [
+        (_origin_words if node.state == "origin" else _infected_words)(node, translate) for node in drawn.nodes
+    ]
     for edge in drawn.edges:
         if not edge.is_first:
             also = ALSO.format(by=edge.transfer.by, gradients=", ".join(map(brief, edge.transfer.gradients)))
-            told[edge.target] += f"<br>{wrap(translate(also), WORDS_CHARACTERS)}"
-    return told
+            all_words[edge.target] += f"<br>{wrap(translate(also), WORDS_CHARACTERS)}"
+    return all_words
 
 
 def _infected_words(node: GraphNode, translate: Translate) -> str:
@@ -175,7 +178,7 @@ def _infected_words(node: GraphNode, translate: Translate) -> str:
 
 
 def _origin_words(node: GraphNode, translate: Translate) -> str:
-    """Where it began, and how it went on on the rank; the middle of a long way is left out."""
+    """The origin, and the operators from there to a gradient on its rank, without the middle of a long list."""
     words = wrap(brief(translate(node.words)), ORIGIN_CHARACTERS)
     if not node.steps:
         return words
@@ -187,7 +190,7 @@ def _origin_words(node: GraphNode, translate: Translate) -> str:
 
 
 def _hover(node: GraphNode, translate: Translate) -> str:
-    told = [node.name, node.words]
+    lines = [node.name, node.words]
     if node.transfer:
-        told += [node.transfer.by, node.transfer.call, node.transfer.group]
-    return "<br>".join(shorten(translate(line), 100) for line in told if line)
+        lines += [node.transfer.by, node.transfer.call, node.transfer.group]
+    return "<br>".join(shorten(translate(line), 100) for line in lines if line)

@@ -1,7 +1,7 @@
-"""How the fault spread, as nodes: one for each origin, and one for the ranks that the same message made bad.
+"""The propagation graph: a node for each origin and for the ranks that one communication made bad.
 
-A node stands in the column that says how many messages lie between it and the origin; nodes are in that order, and by
-rank where it is the same.
+The column of a node is the number of messages between it and the origin. Nodes are in the order of their columns, and
+by rank within a column.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ State = Literal["origin", "bad", "infected"]
 
 @dataclass(frozen=True)
 class GraphNode:
-    """One row of the picture.
+    """Ranks that became bad together; a row of the picture.
 
     Attributes:
-        state: of its ranks: where it began, bad before the reduction, or bad after it only.
-        ranks: the ranks it stands for.
-        words: where on them.
-        column: how many messages lie between it and the beginning.
-        transfer: how the bad values came; None where they began.
-        steps: operators on the way from an origin to a gradient.
-        source: number of the node that they came from; None where they began.
+        state: whether its ranks have the origin, were bad before the reduction, or only after it.
+        ranks: the ranks.
+        words: where they used or made bad values first.
+        column: number of messages between it and the origin.
+        transfer: the communication that made the ranks bad; None for the first nodes.
+        steps: operators from an origin to a gradient on its rank.
+        source: index of the node that the transfer came from; None for the first nodes.
     """
 
     state: State
@@ -61,10 +61,10 @@ class GraphEdge:
     """One communication between two nodes.
 
     Attributes:
-        source: number of the node that was bad.
-        target: number of the node that it made bad, or more so.
+        source: index of the node that sent bad values.
+        target: index of the node that received them.
         transfer: the communication.
-        is_first: the target was not bad before it.
+        is_first: whether the target was not bad before it.
     """
 
     source: int
@@ -75,12 +75,12 @@ class GraphEdge:
 
 @dataclass(frozen=True)
 class PropagationGraph:
-    """Everything that is drawn of an infection.
+    """All nodes and edges.
 
     Attributes:
         nodes: from top to bottom.
         edges: the communications between them.
-        left_out: transfers of infection that are not in it.
+        left_out: number of transfers that the graph leaves out.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -89,7 +89,7 @@ class PropagationGraph:
 
 
 def propagation_graph(incident: Incident) -> PropagationGraph:
-    """Lay out the infection.
+    """Build the graph of an incident.
 
     Args:
         incident: the merged incident.
@@ -104,7 +104,9 @@ def propagation_graph(incident: Incident) -> PropagationGraph:
         nodes.append(GraphNode("bad", sources, UNKNOWN_ORIGIN))
         _add(nodes, after, [transfer for transfer in loose if transfer.sources == sources], incident)
     ordered = _in_order(nodes)
-    return PropagationGraph(ordered, (*_first(ordered), *_beside(incident, ordered)), len(transfers[SHOWN_TRANSFERS:]))
+    return PropagationGraph(
+        ordered, (*_first_edges(ordered), *_later_edges(incident, ordered)), len(transfers[SHOWN_TRANSFERS:])
+    )
 
 
 def _origin(origin: Origin) -> GraphNode:
@@ -117,7 +119,7 @@ def _origin(origin: Origin) -> GraphNode:
 def _add(
     nodes: list[GraphNode], after: Mapping[Parent, list[Transfer]], transfers: Sequence[Transfer], incident: Incident
 ) -> None:
-    """Hang transfers, and everything that follows them, below the node that is the last one."""
+    """Add nodes for transfers from the last node, and for all transfers that follow them."""
     source = len(nodes) - 1
     for transfer in transfers:
         is_bad = set(transfer.ranks) <= set(incident.ranks.bad_before)
@@ -136,15 +138,15 @@ def _in_order(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
     return tuple(replace(nodes[index], source=place.get(nodes[index].source)) for index in order)
 
 
-def _first(nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
-    """What made each node bad."""
+def _first_edges(nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
+    """The communications that made each node bad."""
     for target, node in enumerate(nodes):
         if node.transfer is not None and node.source is not None:
             yield GraphEdge(node.source, target, node.transfer, is_first=True)
 
 
-def _beside(incident: Incident, nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
-    """Communications between ranks that were bad already."""
+def _later_edges(incident: Incident, nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
+    """The communications to ranks that were bad already."""
     node_of = {rank: number for number, node in enumerate(nodes) for rank in node.ranks}
     for transfer in later_transfers_of(incident)[:SHOWN_TRANSFERS]:
         source = next((node_of[rank] for rank in transfer.sources if rank in node_of), None)

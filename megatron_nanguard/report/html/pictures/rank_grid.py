@@ -1,7 +1,7 @@
-"""The parallel grid: data-parallel replicas downwards, pipeline stages across, tensor parallel ranks side by side.
+"""The ranks of the page in their parallel layout: replicas down, pipeline stages across, tensor-parallel ranks beside.
 
-Up to a thousand ranks each has a cell. Above that a cell is a stage of a replica, replicas that look alike are one row,
-and the page opens a cell when it is asked to.
+Up to a thousand ranks have a cell each. In a larger run a cell is a pipeline stage of a replica, and equal neighbouring
+replicas share a row; the page lists the ranks of a cell that is clicked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BESIDE = {
     (False, True): phrase("tensor-parallel ranks side by side"),
     (False, False): "",
 }
-"""By whether there are several context-parallel ranks, and several tensor-parallel ones."""
+"""What is side by side, by whether context parallelism and tensor parallelism are in use."""
 NARROW_CELLS = 14
-"""Cells in a row up to which there is room for the chosen rank beside the grid; half as many where they are folded."""
+"""Cells of the widest row that leaves room for the chosen rank beside the grid; folded cells are twice as wide."""
 
 Replicas = dict[int, dict[int, list[RankRow]]]
-"""Ranks by replica and stage."""
+"""Ranks by replica and pipeline stage."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class LegendEntry:
     """One line of the legend.
 
     Attributes:
-        state: that occurs.
+        state: a state that occurs.
         symbol: its sign.
-        words: what it means, and how many ranks are in it.
+        words: its name, and how many ranks are in it.
     """
 
     state: RankState
@@ -58,11 +58,11 @@ class GridCell:
     """One button of the grid.
 
     Attributes:
-        ranks: it stands for, as runs such as "0-7,16-23".
-        state: the worst of them.
-        symbol: of that state.
-        text: the rank where there is room for it; where ranks are folded, how many are in that state.
-        words: for a screen reader and the tooltip.
+        ranks: the ranks of the cell, such as "0-7,16-23".
+        state: the worst state among them.
+        symbol: the sign of that state.
+        text: the rank where there is room for it; of several ranks, how many are in that state.
+        words: for screen readers and the tooltip.
     """
 
     ranks: str
@@ -74,7 +74,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class GridRow:
-    """One replica, or several that look alike.
+    """One replica, or several equal ones.
 
     Attributes:
         name: such as "dp 0", or "dp 3-127".
@@ -87,15 +87,15 @@ class GridRow:
 
 @dataclass(frozen=True)
 class RankGrid:
-    """The whole picture.
+    """The whole grid.
 
     Attributes:
-        how: how to read it, in a sentence.
-        stages: names of the columns; empty where there is one stage.
+        how: a sentence on how to read it.
+        stages: names of the columns; empty where there is one pipeline stage.
         rows: from the first replica to the last.
         legend: the states that occur.
-        notes: what is not in it.
-        is_wide: it needs the width of the page.
+        notes: what the grid leaves out.
+        is_wide: whether it needs the whole width of the page.
     """
 
     how: str
@@ -135,7 +135,7 @@ def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> RankGrid:
 
 
 def _is_inside(row: RankRow, sizes: ParallelSizes) -> bool:
-    """Whether a rank takes part in the layout; the trainer may keep some for itself."""
+    """Whether a rank is part of the layout; a trainer may keep ranks that do not train."""
     return row.coordinates.pp < sizes.pp and row.coordinates.dp < sizes.dp
 
 
@@ -145,8 +145,8 @@ def _how(sizes: ParallelSizes) -> str:
         ACROSS if sizes.pp > 1 else "",
         BESIDE[sizes.cp > 1, sizes.tp > 1],
     )
-    told = joined(LISTED, ways)
-    return as_sentence(told) if told else ""
+    words = joined(LISTED, ways)
+    return as_sentence(words) if words else ""
 
 
 def _notes(outside: Sequence[int], left_out: int) -> Iterator[str]:
@@ -166,28 +166,28 @@ def _single(replicas: Replicas, columns: Sequence[int], *, is_numbered: bool) ->
 
 
 def _folded(replicas: Replicas, columns: Sequence[int]) -> Iterator[GridRow]:
-    """Replicas in a row that look alike become one; one with an origin always stands alone."""
-    run: list[int] = []
-    look: object = None
+    """Rows of a large run: equal neighbouring replicas share one, a replica with an origin has its own."""
+    group: list[int] = []
+    group_counts: object = None
     for replica, stages in sorted(replicas.items()):
-        seen = [_counts(stages[stage]) for stage in columns]
-        has_origin = any(RankState.ORIGIN in counts for counts in seen)
-        if run and (seen != look or has_origin):
-            yield _fold(run, replicas, columns)
-            run = []
-        run.append(replica)
-        look = None if has_origin else seen
-    if run:
-        yield _fold(run, replicas, columns)
+        counts = [_counts(stages[stage]) for stage in columns]
+        has_origin = any(RankState.ORIGIN in by_state for by_state in counts)
+        if group and (counts != group_counts or has_origin):
+            yield _fold(group, replicas, columns)
+            group = []
+        group.append(replica)
+        group_counts = None if has_origin else counts
+    if group:
+        yield _fold(group, replicas, columns)
 
 
-def _fold(run: Sequence[int], replicas: Replicas, columns: Sequence[int]) -> GridRow:
-    cells = tuple((_many([row for replica in run for row in replicas[replica][stage]]),) for stage in columns)
-    return GridRow(f"dp {run[0]}" if len(run) == 1 else f"dp {run[0]}-{run[-1]}", cells)
+def _fold(group: Sequence[int], replicas: Replicas, columns: Sequence[int]) -> GridRow:
+    cells = tuple((_many([row for replica in group for row in replicas[replica][stage]]),) for stage in columns)
+    return GridRow(f"dp {group[0]}" if len(group) == 1 else f"dp {group[0]}-{group[-1]}", cells)
 
 
 def _gravest(rows: Sequence[GridRow]) -> list[GridRow]:
-    """As many rows as there is room for, those with the worst cells, in their order."""
+    """As many rows as there is room for: those with the worst cells, in their given order."""
     order = list(RankState)
     by_gravity = sorted(rows, key=lambda row: min(order.index(cell.state) for stage in row.stages for cell in stage))
     chosen = by_gravity[:SHOWN_ROWS]
@@ -195,7 +195,7 @@ def _gravest(rows: Sequence[GridRow]) -> list[GridRow]:
 
 
 def _counts(rows: Sequence[RankRow]) -> dict[RankState, int]:
-    """How many ranks are in each state that occurs, the worst first."""
+    """The number of ranks in each state that occurs, the worst state first."""
     counts = Counter(row.state for row in rows)
     return {state: counts[state] for state in RankState if counts[state]}
 
@@ -208,11 +208,11 @@ def _one(row: RankRow, *, is_numbered: bool) -> GridCell:
 def _many(rows: Sequence[RankRow]) -> GridCell:
     counts = _counts(rows)
     worst = next(iter(counts), RankState.MISSING)
-    told = joined(LISTED, (_of_state(count, state) for state, count in counts.items()))
-    ranks = _runs(sorted(row.rank for row in rows))
+    states = joined(LISTED, (_of_state(count, state) for state, count in counts.items()))
+    ranks = _ranges(sorted(row.rank for row in rows))
     share = str(len(rows)) if len(counts) < 2 else f"{counts[worst]}/{len(rows)}"
     return GridCell(
-        ranks, worst, TONES[worst].value, share, phrase("{number} ranks: {states}", number=len(rows), states=told)
+        ranks, worst, TONES[worst].value, share, phrase("{number} ranks: {states}", number=len(rows), states=states)
     )
 
 
@@ -220,8 +220,8 @@ def _of_state(count: int, state: RankState) -> str:
     return phrase("{count} {state}", count=count, state=NAMES[state])
 
 
-def _runs(ranks: Sequence[int]) -> str:
-    """All ranks as runs: "0-7,16-23"."""
+def _ranges(ranks: Sequence[int]) -> str:
+    """Write sorted ranks in full as ranges: "0-7,16-23"."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

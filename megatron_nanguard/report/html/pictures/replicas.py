@@ -1,6 +1,6 @@
-"""Replicas side by side: the same layers, and the same micro-batches, on every data-parallel replica.
+"""Charts that compare the data-parallel replicas: gradient norms by layer, and losses by micro-batch.
 
-All replicas hold the same weights, so a replica that stands out had other data, another device, or a fault.
+All replicas hold the same weights, so a replica that differs had other data, another device, or a fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.pictures.norm_matrix import badness
 from megatron_nanguard.report.sections.gradient_norms import scaled_words
 
-BAD = (RankState.ORIGIN, RankState.BAD_BEFORE)
+BAD: Final = (RankState.ORIGIN, RankState.BAD_BEFORE)
 NORMS: Final = phrase(
     "Norms of the local gradients of {where}, one line per data-parallel replica, thick where it was bad before the "
     "reduction. Replicas hold the same weights: one that stands out had other data or a fault."
@@ -30,12 +30,20 @@ LOSSES: Final = phrase("The loss of each micro-batch of the step, one line per d
 
 
 def compare_norms(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | None) -> Figure | None:
-    """Norms of one stage and tensor parallel rank over all replicas; None where there are not two to compare."""
+    """Compare the gradient norms of one pipeline stage and tensor-parallel rank over all replicas.
+
+    Args:
+        rows: one per rank.
+        sizes: of the parallel axes.
+        loss_scale: factor on the loss, and so on every norm; None where there is none.
+    Returns:
+        The chart; None where fewer than two replicas recorded norms.
+    """
     known = [row for row in rows if row.norm_by_layer]
     if not known:
         return None
-    accused = _accused(known)
-    peers = [row for row in known if _replica_group(row) == _replica_group(accused)]
+    worst = _worst_rank(known)
+    peers = [row for row in known if _replica_group(row) == _replica_group(worst)]
     if len(peers) < 2:
         return None
     layers = layers_in_order(peers)
@@ -43,7 +51,7 @@ def compare_norms(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: flo
         line_chart.Series(_name(row), tuple(row.norm_by_layer.get(layer) for layer in layers), row.state in BAD)
         for row in peers
     ]
-    where = " ".join(_where(accused, sizes))
+    where = " ".join(_where(worst, sizes))
     return Figure(
         name="replicas",
         title=phrase("Replica comparison: gradient norms"),
@@ -58,7 +66,7 @@ def compare_norms(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: flo
 
 
 def compare_losses(rows: Sequence[RankRow]) -> Figure | None:
-    """Losses by micro-batch, one line per replica; None where no rank computed one."""
+    """Compare the losses of the replicas, micro-batch by micro-batch; None where no rank computed a loss."""
     losses: dict[int, dict[int, float]] = defaultdict(dict)
     bad: set[int] = set()
     for row in rows:
@@ -79,28 +87,26 @@ def compare_losses(rows: Sequence[RankRow]) -> Figure | None:
     return Figure(
         name="losses",
         title=phrase("Losses by micro-batch"),
-        caption=_told_losses(series, indices),
+        caption=_loss_caption(series, indices),
         traces=line_chart.traces(series),
         layout=line_chart.layout(series, [str(index) for index in indices], phrase("loss"), "linear"),
         width=160 + 14 * len(indices),
     )
 
 
-def _told_losses(series: Sequence[line_chart.Series], indices: Sequence[int]) -> str:
+def _loss_caption(series: Sequence[line_chart.Series], indices: Sequence[int]) -> str:
     bad = [
         phrase("{replica} in micro-batch {index}", replica=one.name, index=indices[place])
         for one in series
         for place, value in enumerate(one.values)
         if value is not None and badness(value)[0]
     ]
-    told = phrase("Every loss is finite.")
-    if bad:
-        told = phrase("Not finite: {places}.", places=and_more(LISTED, bad))
-    return joined(FOLLOWED, (LOSSES, told))
+    finding = phrase("Not finite: {places}.", places=and_more(LISTED, bad)) if bad else phrase("Every loss is finite.")
+    return joined(FOLLOWED, (LOSSES, finding))
 
 
-def _accused(rows: Sequence[RankRow]) -> RankRow:
-    """The rank whose peers are worth a look: the origin, else the first that was bad."""
+def _worst_rank(rows: Sequence[RankRow]) -> RankRow:
+    """The rank whose place in the model is compared: the origin, else the first rank in the worst state."""
     order = list(RankState)
     return min(rows, key=lambda row: (order.index(row.state), row.rank))
 

@@ -1,6 +1,6 @@
-"""The step as its micro-batches and phases: where it began, and where each rank used bad values first.
+"""The timeline of the step: in which micro-batch and phase the fault began, and where each rank used bad values first.
 
-Phases stand in the order of a step and micro-batches under each other; nothing is to scale, for no clock was read.
+Phases are in the order of a step and micro-batches below each other. There is no time scale, since no clock was read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from megatron_nanguard.report.formatting import counted
 from megatron_nanguard.report.html.pictures.figure import Figure, escape, shorten
 from megatron_nanguard.report.lang import Translate
 
-PHASES: tuple[str, ...] = get_args(Phase)
-WHEN = re.compile(rf"^(?P<phase>{'|'.join(PHASES)})(?: of micro-batch (?P<microbatch>\d+))?")
-"""How a first use begins, such as "backward of micro-batch 2, decoder.layers.1"."""
+PHASES: Final[tuple[str, ...]] = get_args(Phase)
+WHEN: Final = re.compile(rf"^(?P<phase>{'|'.join(PHASES)})(?: of micro-batch (?P<microbatch>\d+))?")
+"""The beginning of a first use, such as "backward of micro-batch 2, decoder.layers.1"."""
 
-ALWAYS_SHOWN = ("load", "forward", "backward", "finalize", "optimizer")
-SHOWN_MICROBATCHES = 16
-WHOLE_STEP = phrase("whole step")
-MICROBATCH = phrase("micro-batch {index}")
-BESIDE = 0.4
-"""Between marks of one slot, in columns."""
+ALWAYS_SHOWN: Final = ("load", "forward", "backward", "finalize", "optimizer")
+SHOWN_MICROBATCHES: Final = 16
+WHOLE_STEP: Final = phrase("whole step")
+MICROBATCH: Final = phrase("micro-batch {index}")
+BESIDE: Final = 0.4
+"""Largest distance between two marks of one slot, in columns."""
 
 TITLE: Final = phrase("Timeline of the step")
 CAPTION: Final = phrase(
@@ -41,15 +41,15 @@ BEGAN: Final = phrase("origin on {who}: {operator} in {module}")
 QUIET: Final = phrase("Not drawn are micro-batches of which nothing bad is known: {indices}.")
 
 Slot = tuple[int | None, str]
-"""Micro-batch, None for what comes once in a step, and phase."""
+"""Micro-batch and phase; None as the micro-batch for what happens once in a step."""
 
 
 class MarkStyle(NamedTuple):
     """How one kind of mark is drawn.
 
     Attributes:
-        symbol: of plotly.
-        colour: by its name.
+        symbol: a symbol of plotly.
+        colour: the name of a colour of the page.
         size: in pixels.
     """
 
@@ -58,7 +58,7 @@ class MarkStyle(NamedTuple):
     size: int
 
 
-MARK_STYLES = {
+MARK_STYLES: Final = {
     "loss": MarkStyle("x", "bad", 13),
     "bad": MarkStyle("triangle-right", "bad", 13),
     "infected": MarkStyle("triangle-right", "infected", 13),
@@ -68,12 +68,12 @@ MARK_STYLES = {
 
 @dataclass(frozen=True)
 class TimelineMark:
-    """Something that is known to have happened at a slot.
+    """Something that happened in a slot.
 
     Attributes:
         kind: key of `MARK_STYLES`.
-        words: what, for a person.
-        short: the same, as there is room for in the picture.
+        words: what happened, for the tooltip.
+        short: the same, short enough for the picture.
     """
 
     kind: str
@@ -82,13 +82,15 @@ class TimelineMark:
 
 
 def timeline(incident: Incident, translate: Translate = str) -> Figure | None:
-    """Place what is known in the step; None where no origin, no bad loss and no first use of bad values is.
+    """Draw origins, bad losses and first uses of bad values in their micro-batch and phase.
 
-    Of many micro-batches with a mark those where it began come first, then the lowest ones.
+    Of many micro-batches with marks, those with an origin are drawn first, and then the lowest ones.
 
     Args:
         incident: the merged incident.
-        tell: puts a text into the language of the page.
+        translate: puts a text into the language of the page.
+    Returns:
+        The chart; None where there is nothing to mark.
     """
     marks = _marks(incident)
     if not marks:
@@ -132,7 +134,7 @@ def _marks(incident: Incident) -> dict[Slot, list[TimelineMark]]:
 
 
 def _arrivals(incident: Incident) -> dict[tuple[Slot, str], list[int]]:
-    """Where ranks used bad values first, by what became of the ranks."""
+    """The ranks that used bad values first in a slot, by slot and state of the ranks."""
     arrivals: dict[tuple[Slot, str], list[int]] = defaultdict(list)
     for infected in incident.infected:
         found = WHEN.match(infected.first_used or "")

@@ -1,10 +1,10 @@
-"""What may run in the page, and data that cannot leave its island."""
+"""What may run in the page, and data that cannot leave its json_island."""
 
 from __future__ import annotations
 
 import json
 
-from megatron_nanguard.report.html.embedding import content_policy, digest, island
+from megatron_nanguard.report.html.embedding import content_policy, digest, json_island
 
 # echo -n 'alert(1)' | openssl dgst -sha256 -binary | base64
 ALERT = "'sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI='"
@@ -28,7 +28,7 @@ def test_the_policy_lets_listed_scripts_run_and_nothing_be_fetched() -> None:
 def test_no_text_closes_the_script_element_of_an_island() -> None:
     hostile = "</script><script>alert(1)</script><!-- & \u2028"
 
-    text = island({hostile: [hostile, 1.5, None]})
+    text = json_island({hostile: [hostile, 1.5, None]})
 
     assert not set("<>&\u2028") & set(text)
     spelled = hostile.replace("\u2028", "\\u2028")
@@ -36,4 +36,4 @@ def test_no_text_closes_the_script_element_of_an_island() -> None:
 
 
 def test_what_would_turn_a_line_around_is_spelled_out() -> None:
-    assert json.loads(island("a\u202eb\x1b")) == "a\\u202eb\\x1b"
+    assert json.loads(json_island("a\u202eb\x1b")) == "a\\u202eb\\x1b"

@@ -7,7 +7,7 @@ import pytest
 from megatron_nanguard.diagnosis import advice, meanings
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.lang import MOST_PHRASES, Translator, placeholders, sentences
+from megatron_nanguard.report.lang import MAX_PHRASES, Translator, placeholders, sentences
 from tests.unit.report.lang.templates import templates
 
 RANK = Phrasing("rank {rank}", {"rank": "5"})
@@ -57,7 +57,7 @@ def test_a_phrase_that_has_itself_inside_comes_to_an_end() -> None:
 
     told = Translator("zh", {"x": twice}).translate("x")
 
-    assert told.count("；") == MOST_PHRASES
+    assert told.count("；") == MAX_PHRASES
 
 
 def test_wide_punctuation_brings_its_own_blanks() -> None:
