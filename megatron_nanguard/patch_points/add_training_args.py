@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from argparse import ArgumentParser
+from collections.abc import Callable
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
 
 
-def make_wrapper(add_options: Callable[[Any], None]) -> Wrapper:
+def make_wrapper(add_options: Callable[[ArgumentParser], None]) -> Wrapper:
     """``add_options(parser)`` is called with the parser that Megatron goes on to use."""
 
-    def _add_training_args(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _add_training_args(wrapped: Wrapped, instance: None, args: Args, kwargs: Kwargs) -> object:
         parser = wrapped(*args, **kwargs)
         add_options(parser)
         return parser

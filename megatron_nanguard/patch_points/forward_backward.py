@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
 
 MODULE = "megatron.core.pipeline_parallel.schedules"
 
 
-ScheduleCalled = Callable[[Callable[..., Any], Mapping[str, Any]], Mapping[str, Any]]
-
-
-def make_wrapper(schedule_called: ScheduleCalled) -> Wrapper:
+def make_wrapper(schedule_called: Callable[[Wrapped, Kwargs], Kwargs]) -> Wrapper:
     """``schedule_called(schedule, kwargs)`` gives the keyword arguments to go on with."""
 
-    def forward_backward(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def forward_backward(wrapped: Wrapped, instance: None, args: Args, kwargs: Kwargs) -> object:
         return wrapped(*args, **schedule_called(wrapped, kwargs))
 
     return forward_backward

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 
 
-def make_wrapper(optimizer_made: Callable[[Any, Sequence[Any]], None]) -> Wrapper:
+def make_wrapper(optimizer_made: Callable[[MegatronOptimizer, Sequence[ModelChunk]], None]) -> Wrapper:
     """``optimizer_made(optimizer, model_chunks)`` is called on the factory's return."""
 
-    def get_megatron_optimizer(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def get_megatron_optimizer(wrapped: Wrapped, instance: None, args: Args, kwargs: Kwargs) -> object:
         optimizer = wrapped(*args, **kwargs)
         optimizer_made(optimizer, kwargs["model_chunks"] if "model_chunks" in kwargs else args[1])
         return optimizer

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 
-def make_wrapper(chunks_seen: Callable[[Sequence[Any]], None]) -> Wrapper:
+def make_wrapper(chunks_seen: Callable[[Sequence[ModelChunk]], None]) -> Wrapper:
     """``chunks_seen(model_chunks)`` is called before the groups are made."""
 
-    def _get_param_groups(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _get_param_groups(wrapped: Wrapped, instance: None, args: Args, kwargs: Kwargs) -> object:
         chunks_seen(args[0] if args else kwargs["model_chunks"])
         return wrapped(*args, **kwargs)
 

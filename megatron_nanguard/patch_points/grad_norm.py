@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import GradNorm, MegatronOptimizer
 
 OPTIMIZERS = "megatron.core.optimizer.optimizer"
 
 
-def make_wrapper(norm_known: Callable[[Any, Any], None]) -> Wrapper:
+def make_wrapper(norm_known: Callable[[MegatronOptimizer, GradNorm], None]) -> Wrapper:
     """``norm_known(optimizer, norm)`` gets a float, or a one-element tensor that it must not read now."""
 
-    def grad_norm(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def grad_norm(wrapped: Wrapped, instance: MegatronOptimizer, args: Args, kwargs: Kwargs) -> object:
         norm = wrapped(*args, **kwargs)
         norm_known(instance, norm)
         return norm

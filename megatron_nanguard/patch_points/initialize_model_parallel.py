@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
 
 
 def make_wrapper(groups_exist: Callable[[int, int | None], None]) -> Wrapper:
     """``groups_exist(rank_offset, local_world_size)`` is called on the function's return."""
 
-    def initialize_model_parallel(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def initialize_model_parallel(wrapped: Wrapped, instance: None, args: Args, kwargs: Kwargs) -> object:
         result = wrapped(*args, **kwargs)
         groups_exist(kwargs.get("rank_offset", 0), kwargs.get("local_world_size"))
         return result

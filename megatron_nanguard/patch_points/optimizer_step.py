@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, StepResult
 
 
-def make_wrapper(step: Callable[[Callable[[], Any], Any], Any]) -> Wrapper:
+def make_wrapper(step: Callable[[Callable[[], StepResult], MegatronOptimizer], StepResult]) -> Wrapper:
     """``step(wrapped, optimizer)`` calls ``wrapped`` and gives its result."""
 
-    def optimizer_step(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def optimizer_step(wrapped: Wrapped, instance: MegatronOptimizer, args: Args, kwargs: Kwargs) -> object:
         return step(lambda: wrapped(*args, **kwargs), instance)
 
     return optimizer_step

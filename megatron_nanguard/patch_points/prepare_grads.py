@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
 
-Decide = Callable[[Callable[[], bool], Any], bool]
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 
 
-def make_wrapper(decide: Decide) -> Wrapper:
+def make_wrapper(decide: Callable[[Callable[[], bool], MegatronOptimizer], bool]) -> Wrapper:
     """``decide(prepare, optimizer)`` calls ``prepare`` (the host's own) and gives its answer, or True as a veto."""
 
-    def prepare_grads(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def prepare_grads(wrapped: Wrapped, instance: MegatronOptimizer, args: Args, kwargs: Kwargs) -> object:
         return decide(lambda: wrapped(*args, **kwargs), instance)
 
     return prepare_grads

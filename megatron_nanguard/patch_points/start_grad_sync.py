@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import AnyBucketGroup
 
 
-def make_wrapper(before_reduction: Callable[[Any, bool], None]) -> Wrapper:
+def make_wrapper(before_reduction: Callable[[AnyBucketGroup, bool], None]) -> Wrapper:
     """``before_reduction(bucket_group, force_all_reduce)`` may run on an autograd thread; no collective in it."""
 
-    def start_grad_sync(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def start_grad_sync(wrapped: Wrapped, instance: AnyBucketGroup, args: Args, kwargs: Kwargs) -> object:
         before_reduction(instance, bool(args[0] if args else kwargs.get("force_all_reduce", False)))
         return wrapped(*args, **kwargs)
 

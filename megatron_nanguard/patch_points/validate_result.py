@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import RerunStateMachine
 
 
-def make_wrapper(stands_aside: Callable[[Any], bool]) -> Wrapper:
+def make_wrapper(stands_aside: Callable[[object], bool]) -> Wrapper:
     """``stands_aside(rejection_func)`` says whether this check is taken over by the guard."""
 
-    def validate_result(
-        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def validate_result(wrapped: Wrapped, instance: RerunStateMachine, args: Args, kwargs: Kwargs) -> object:
         rejection_func = kwargs["rejection_func"] if "rejection_func" in kwargs else args[1]
         return None if stands_aside(rejection_func) else wrapped(*args, **kwargs)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from megatron_nanguard.patching import PatchPoint, Target, Wrapper
+from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 
-def make_wrapper(chunk_wrapped: Callable[[Any], None]) -> Wrapper:
+def make_wrapper(chunk_wrapped: Callable[[ModelChunk], None]) -> Wrapper:
     """``chunk_wrapped(ddp)`` is called when the constructor has returned."""
 
-    def __init__(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def __init__(wrapped: Wrapped, instance: ModelChunk, args: Args, kwargs: Kwargs) -> object:
         result = wrapped(*args, **kwargs)
         chunk_wrapped(instance)
         return result

@@ -1,7 +1,29 @@
 """Touch functions we do not own: resolve, wrap, undo, shield. Has never heard of NaN."""
 
 from megatron_nanguard.patching.engine import Engine
-from megatron_nanguard.patching.point import KNOWN, PatchPoint, PointState, Target, Wrapper, line_of
+from megatron_nanguard.patching.point import (
+    KNOWN,
+    Args,
+    Kwargs,
+    PatchPoint,
+    PointState,
+    Target,
+    Wrapped,
+    Wrapper,
+    line_of,
+)
 from megatron_nanguard.patching.shield import Shield
 
-__all__ = ["KNOWN", "Engine", "PatchPoint", "PointState", "Shield", "Target", "Wrapper", "line_of"]
+__all__ = [
+    "KNOWN",
+    "Args",
+    "Engine",
+    "Kwargs",
+    "PatchPoint",
+    "PointState",
+    "Shield",
+    "Target",
+    "Wrapped",
+    "Wrapper",
+    "line_of",
+]

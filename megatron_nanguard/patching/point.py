@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], Mapping[str, Any]], Any]
-"""(wrapped, instance, args, kwargs) -> result; instance is None for a module function, wrapped is bound."""
+Wrapped = Callable[..., Any]
+"""The function of the host; if it is a method, bound to its instance."""
+
+Args = tuple[Any, ...]
+"""Its positional arguments, without the instance."""
+
+Kwargs = Mapping[str, Any]
+"""Its keyword arguments."""
+
+Wrapper = Callable[[Wrapped, Any, Args, Kwargs], Any]
+"""``wrapper(wrapped, instance, args, kwargs)`` is called instead of the function; a module function has no instance."""
 
 KNOWN = ((0, 8), (0, 19))
 """First and last release line of the host that the table was checked against."""
