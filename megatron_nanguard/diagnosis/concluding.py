@@ -13,12 +13,10 @@ from megatron_nanguard.diagnosis.health import worth_telling
 from megatron_nanguard.diagnosis.joining.join import join
 from megatron_nanguard.diagnosis.onset import began_by
 from megatron_nanguard.diagnosis.received import received_before
+from megatron_nanguard.records.causes import Family, family_of
 from megatron_nanguard.records.incident import SUMMARY, Incident
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrases_of
 from megatron_nanguard.records.trace import RankTrace
-
-EXPLAINED = frozenset({"data", "loss_or_mask", "numerics", "state_corruption", "loss_scaling", "norm_overflow"})
-"""An earlier incident with one of these causes was no chance, and tells nothing of one with other data."""
 
 
 def conclude(
@@ -117,7 +115,7 @@ def _scaler(incident: Incident) -> ScalerFacts | None:
 def _tells_something(earlier: Incident, incident: Incident) -> bool:
     """What was no chance tells nothing of another step; the same step in another attempt always does."""
     is_same_step = earlier.run_id != incident.run_id and earlier.step == incident.step
-    return is_same_step or not earlier.causes or earlier.causes[0].cause not in EXPLAINED
+    return is_same_step or not earlier.causes or family_of(earlier.causes[0].cause) is not Family.VALUES
 
 
 def _summed_up(earlier: Incident, incident: Incident) -> EarlierIncident:

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
-from megatron_nanguard.diagnosis.joining.channel_names import cause_words
 from megatron_nanguard.diagnosis.joining.origins import is_reducing
 from megatron_nanguard.diagnosis.trials import (
     ALONE,
@@ -26,6 +25,7 @@ from megatron_nanguard.diagnosis.trials import (
     is_on,
     is_on_accelerator,
 )
+from megatron_nanguard.records.causes import cause_words
 from megatron_nanguard.records.phrase import phrase
 
 BAD, CLEAN = "bad again", "clean"
@@ -112,14 +112,14 @@ CHEAPEST_FIRST: Final = (
     Experiment(
         phrase("the next steps with --nanguard-on-nonfinite skip"),
         _predict(
-            clean="data loss_or_mask loss_scaling hardware_transient checker_artifact",
+            clean="data loss_or_mask loss_scaler hardware_transient checker_artifact",
             bad="state_corruption hardware_persistent",
         ),
         lambda evidence: not history.recurrences(evidence),
     ),
     Experiment(
         phrase("the same steps with --initial-loss-scale 4096"),
-        _predict(clean="loss_scaling", bad="numerics operator data loss_or_mask communication state_corruption"),
+        _predict(clean="loss_scaler", bad="numerics operator data loss_or_mask communication state_corruption"),
         lambda evidence: evidence.scaler is not None and evidence.scaler.lower_scale == "not_tried",
     ),
     Experiment(

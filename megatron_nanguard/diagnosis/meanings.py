@@ -1,30 +1,19 @@
-"""What each cause means, in one line for a reader who never met its code: the texts are data in meanings*.json."""
+"""What a cause means in this incident, in one sentence."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-import orjson
-
 from megatron_nanguard.diagnosis import origin_facts
+from megatron_nanguard.records.causes import known_cause
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import Phrase, phrase
 
-HERE: Final = Path(__file__).parent
-FILES: Final = {"en": "meanings.json", "zh": "meanings.zh.json"}
 WRITES: Final = phrase(
     "{function} passes a plain number that is NaN ({operator}, {line}); {operator} itself is correct."
 )
 PASSED: Final = phrase("The code passes a plain number that is NaN to {operator}; {operator} itself is correct.")
-
-
-@functools.cache
-def texts(lang: str = "en") -> dict[str, Phrase]:
-    """All meanings by the code of the cause, in one language."""
-    return {cause: Phrase(words) for cause, words in orjson.loads((HERE / FILES[lang]).read_bytes()).items()}
 
 
 def meaning(cause: str, origins: Sequence[Origin] = ()) -> str:
@@ -36,7 +25,8 @@ def meaning(cause: str, origins: Sequence[Origin] = ()) -> str:
     """
     if cause == "operator" and origins and origin_facts.bad_number(origins[0]):
         return _passed_on(origins[0])
-    return texts().get(cause, "")
+    known = known_cause(cause)
+    return "" if known is None else known.meaning
 
 
 def _passed_on(origin: Origin) -> Phrase:

@@ -91,7 +91,7 @@ ALONE: Final[dict[str, tuple[Trial, ...]]] = {
             phrase("the largest one is what has grown"),
         ),
     ),
-    "loss_scaling": (Trial(phrase("the next steps"), phrase("the scale comes down by itself, and the alarms end")),),
+    "loss_scaler": (Trial(phrase("the next steps"), phrase("the scale comes down by itself, and the alarms end")),),
     "operator": (
         Trial(
             UNFUSED_LAYERS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 
@@ -52,12 +53,12 @@ class Scales:
     """Two pans for one cause.
 
     Args:
-        cause: its code.
+        cause: which one.
         prior: log odds before any fact is seen.
         ceiling: the most that this kind of evidence can make sure of.
     """
 
-    def __init__(self, cause: str, prior: float = -1.5, ceiling: float = CEILING) -> None:
+    def __init__(self, cause: Cause, prior: float = -1.5, ceiling: float = CEILING) -> None:
         self._cause = cause
         self._prior = prior
         self._ceiling = ceiling

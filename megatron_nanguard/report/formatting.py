@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from megatron_nanguard.diagnosis.joining.channel_names import cause_words
+from megatron_nanguard.records.causes import Cause, cause_words
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
 from megatron_nanguard.records.rank_words import rank_list
@@ -19,7 +19,6 @@ LIKELIHOODS: Final = (
     (0.0, phrase("unlikely")),
 )
 """The lowest confidence of each word."""
-UNDECIDED: Final = "undecided"
 COUNTED: Final = {
     "rank": (phrase("{total} rank"), phrase("{total} ranks")),
     "row": (phrase("{total} row"), phrase("{total} rows")),
@@ -78,8 +77,8 @@ def as_sentence(words: str) -> str:
 
 def judged(cause: RankedCause) -> str:
     """Write a cause with its confidence: "faulty operator (likely, 0.62)"; without one where the cause is undecided."""
-    if cause.cause == UNDECIDED:
-        return cause_words(UNDECIDED)
+    if cause.cause == Cause.UNDECIDED:
+        return Cause.UNDECIDED.words
     likelihood = next(word for least, word in LIKELIHOODS if cause.confidence >= least)
     return phrase(
         "{cause} ({likelihood}, {confidence:.2f})",

@@ -367,7 +367,7 @@ def test_an_overflow_of_the_loss_scale_is_told_from_a_fault(ranks: Server, tmp_p
     verdicts = {
         step: (run.merged(step)["replay"]["lower_scale"], run.merged(step)["causes"][0]["cause"]) for step in (2, 3)
     }
-    assert verdicts == {2: ("finite", "loss_scaling"), 3: ("bad", "loss_or_mask")}
+    assert verdicts == {2: ("finite", "loss_scaler"), 3: ("bad", "loss_or_mask")}
     assert run.merged(2)["scaler"] == {"in_search": False, "just_raised": False, "skips_in_a_row": 0}
 
 

@@ -33,7 +33,7 @@ AXES = {
     "dp+cp": "DP",
     "pp": "PP",
 }
-CARGO = {"gradients": phrase("gradient {communication}"), "parameters": phrase("parameter {communication}")}
+CONTENTS = {"gradients": phrase("gradient {communication}"), "parameters": phrase("parameter {communication}")}
 COLLECTIVES = {
     "reduce_scatter": "reduce-scatter",
     "allreduce": "all-reduce",
@@ -49,29 +49,6 @@ COLLECTIVES = {
 }
 """How the name of an operator begins, and what the communication is called; the first that fits."""
 TIED = phrase("gradient all-reduce of tied embeddings")
-
-
-CAUSES = {
-    "data": phrase("data"),
-    "loss_or_mask": phrase("loss or mask"),
-    "numerics": phrase("numerics"),
-    "norm_overflow": phrase("norm overflow"),
-    "loss_scaling": phrase("loss scaling"),
-    "operator": phrase("faulty operator"),
-    "communication": phrase("communication"),
-    "uninitialised_or_race": phrase("unwritten memory or a race"),
-    "state_corruption": phrase("state bad before the step"),
-    "hardware_transient": phrase("passing hardware fault"),
-    "hardware_persistent": phrase("lasting hardware fault"),
-    "framework": phrase("framework"),
-    "checker_artifact": phrase("false alarm"),
-    "undecided": phrase("undecided"),
-}
-
-
-def cause_words(cause: str) -> str:
-    """A cause by its code as it reads in a sentence: "passing hardware fault"."""
-    return CAUSES.get(cause, cause.replace("_", " "))
 
 
 def name_message(message: Message) -> str:
@@ -110,8 +87,8 @@ class ChannelNames:
             return TIED
         if axis == "dp+ep" and word == "all-to-all":
             axis = "ep"
-        cargo = CARGO.get(message.carries)
-        return _on_axis(axis, cargo.format(communication=word) if cargo else word)
+        contents = CONTENTS.get(message.carries)
+        return _on_axis(axis, contents.format(communication=word) if contents else word)
 
     def _words(self, channel: Channel) -> str:
         ranks = channel.ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
@@ -12,7 +13,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Doubt ourselves where nothing bad is found, or where a part of the guard failed."""
-    scales = Scales("checker_artifact", prior=-2.0)
+    scales = Scales(Cause.CHECKER_ARTIFACT, prior=-2.0)
     if evidence.own_faults:
         scales.speaks_for(
             STRONG, phrase("a part of the guard itself failed on {ranks}", ranks=name_ranks(evidence.own_faults))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import health, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
@@ -13,7 +14,7 @@ from megatron_nanguard.records.trace import OriginKind
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Accuse what happened between sender and receiver."""
-    scales = Scales("communication", prior=-1.5)
+    scales = Scales(Cause.COMMUNICATION, prior=-1.5)
     spoiled = list(origin_facts.of_kind(evidence, OriginKind.COMMUNICATION))
     for origin in spoiled:
         _accuse(origin, evidence, scales)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Convict the batch by what it holds, or by the previous batch that is finite on the same state."""
-    scales = Scales("data")
+    scales = Scales(Cause.DATA)
     for finding in evidence.audit_of("batch"):
         scales.speaks_for(
             DECISIVE,

@@ -7,6 +7,7 @@ import math
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.place_words import phase_words
@@ -17,7 +18,7 @@ AROUND_THE_MODEL = ("finalize", "optimizer", "clip", "gather")
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Look for faults in what Megatron does between and around forward and backward."""
-    scales = Scales("framework", prior=-1.5)
+    scales = Scales(Cause.FRAMEWORK, prior=-1.5)
     for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR):
         if origin.phase in AROUND_THE_MODEL:
             scales.speaks_for(

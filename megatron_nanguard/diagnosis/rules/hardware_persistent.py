@@ -9,6 +9,7 @@ from megatron_nanguard.diagnosis import health, history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
@@ -25,7 +26,7 @@ def judge(evidence: Evidence) -> RankedCause | None:
     if not (convicted or reported or history.recurrences(evidence)):
         return None
     usual = CEILING if convicted else BY_HISTORY
-    scales = Scales("hardware_persistent", prior=-2.5, ceiling=health.REPORTED_CEILING if reported else usual)
+    scales = Scales(Cause.HARDWARE_PERSISTENT, prior=-2.5, ceiling=health.REPORTED_CEILING if reported else usual)
     health.weigh_lost_data(evidence, reported, scales)
     for arbitration in always_bad:
         _compare(arbitration, scales)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import health, history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
@@ -18,7 +19,7 @@ def judge(evidence: Evidence) -> RankedCause | None:
     again = [arbitration for arbitration in origin_facts.usable(evidence) if arbitration.repeats]
     reported = () if health.came_back(evidence) else health.lost_data(evidence)
     usual = 0.9 if again else WITHOUT_THE_CALL
-    scales = Scales("hardware_transient", prior=-2.0, ceiling=health.REPORTED_CEILING if reported else usual)
+    scales = Scales(Cause.HARDWARE_TRANSIENT, prior=-2.0, ceiling=health.REPORTED_CEILING if reported else usual)
     health.weigh_lost_data(evidence, reported, scales)
     health.weigh_elsewhere(evidence, scales)
     plain = evidence.came_back("plain")

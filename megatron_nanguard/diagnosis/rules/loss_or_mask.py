@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
@@ -12,7 +13,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Look for what masks and denominators do to finite values."""
-    scales = Scales("loss_or_mask", prior=-1.0)
+    scales = Scales(Cause.LOSS_OR_MASK, prior=-1.0)
     _empty_denominators(evidence, scales)
     for origin in origin_facts.operators(evidence, "softmax", "log_softmax", "scaled_dot_product_attention"):
         if origin.pattern == "nan" and origin.phase in ("forward", "recompute"):

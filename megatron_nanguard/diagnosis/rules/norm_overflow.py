@@ -6,6 +6,7 @@ import math
 
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
@@ -14,7 +15,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Tell an infinite norm of finite gradients from bad gradients."""
-    scales = Scales("norm_overflow")
+    scales = Scales(Cause.NORM_OVERFLOW)
     if evidence.kind is Kind.NORM_OVERFLOW:
         told = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")
         scales.speaks_for(DECISIVE, told)

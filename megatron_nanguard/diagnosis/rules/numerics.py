@@ -6,6 +6,7 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
@@ -17,7 +18,7 @@ MEASURED_OUTSIDE = phrase("values from {lowest:g} to {highest:g}, outside of its
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Look for overflow, for values outside the domain, and for a reference that is bad as well."""
-    scales = Scales("numerics", prior=-1.0)
+    scales = Scales(Cause.NUMERICS, prior=-1.0)
     for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR, OriginKind.COMMUNICATION):
         _out_of_range(origin, evidence, scales)
     for arbitration in origin_facts.usable(evidence):

@@ -8,6 +8,7 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.rank_words import name_ranks
@@ -26,7 +27,7 @@ WROTE = phrase("NaN is written by the code of an autograd.Function, as the argum
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Accuse an operator with finite inputs, and weigh what its call did elsewhere."""
-    scales = Scales("operator")
+    scales = Scales(Cause.OPERATOR)
     accused = [
         origin
         for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR, OriginKind.UNSEEN)

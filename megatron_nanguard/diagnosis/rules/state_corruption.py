@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
@@ -22,7 +23,7 @@ WORDS = {
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Convict the state by the audit, or by a walk that ends at a parameter."""
-    scales = Scales("state_corruption")
+    scales = Scales(Cause.STATE_CORRUPTION)
     findings = evidence.audit_of(*STATE)
     for finding in findings:
         told = phrase(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron_nanguard.diagnosis.evidence import Evidence
-from megatron_nanguard.diagnosis.joining.channel_names import cause_words
+from megatron_nanguard.records.causes import Cause, cause_words
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
@@ -34,7 +34,7 @@ def judge(evidence: Evidence, ranked: Sequence[RankedCause]) -> RankedCause | No
     if first >= SETTLED or (first >= LIKELY and first - second >= CLEAR_LEAD):
         return None
     return RankedCause(
-        cause="undecided",
+        cause=Cause.UNDECIDED,
         confidence=round(max(first, 1 - first), 2),
         for_=_reasons(ranked),
         against=(),

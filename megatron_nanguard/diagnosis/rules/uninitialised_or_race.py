@@ -7,6 +7,7 @@ from typing import Final
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
@@ -20,7 +21,7 @@ ONLY_LOSSES: Final = phrase(
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Read the passes against each other, and positions that follow memory."""
-    scales = Scales("uninitialised_or_race", prior=-1.5)
+    scales = Scales(Cause.UNINITIALISED_OR_RACE, prior=-1.5)
     for origin in origin_facts.of_kind(evidence, OriginKind.NEVER_WRITTEN):
         scales.speaks_for(
             DECISIVE,

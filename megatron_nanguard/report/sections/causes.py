@@ -12,10 +12,11 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.advice import texts
 from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
-from megatron_nanguard.report.formatting import UNDECIDED, judged
+from megatron_nanguard.report.formatting import judged
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 DETAILED_CAUSES: Final = 3
@@ -31,11 +32,11 @@ def describe(opened: OpenedIncident) -> Block | None:
     causes = opened.incident.causes
     if not causes:
         return None
-    undecided = [cause for cause in causes if cause.cause == UNDECIDED]
-    ranked = [cause for cause in causes if cause.cause != UNDECIDED]
+    undecided = [cause for cause in causes if cause.cause == Cause.UNDECIDED]
+    ranked = [cause for cause in causes if cause.cause != Cause.UNDECIDED]
     return Block(
         phrase("Causes, none of which stands out") if undecided else phrase("Causes, most likely first"),
-        text=(meaning(UNDECIDED),) if undecided else (),
+        text=(Cause.UNDECIDED.meaning,) if undecided else (),
         points=(
             *(
                 _point(number, cause, opened.incident.origin)
@@ -64,7 +65,7 @@ def _not_tested(what: str) -> Point:
 def _notes(opened: OpenedIncident, rest: list[RankedCause]) -> list[str]:
     scale = LOWER_SCALE.get(opened.incident.replay.lower_scale)
     less = phrase("less likely: {causes}", causes=joined(ALONGSIDE, map(judged, rest))) if rest else ""
-    num_scored = sum(1 for cause in opened.incident.causes if cause.cause != UNDECIDED)
+    num_scored = sum(1 for cause in opened.incident.causes if cause.cause != Cause.UNDECIDED)
     scores = SCORES if num_scored > 1 else ""
     return [note for note in (scale, less, scores) if note]
 

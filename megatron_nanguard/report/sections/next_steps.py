@@ -7,11 +7,11 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.looking import CONFIRM
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, is_runnable
+from megatron_nanguard.records.causes import Cause, Family, family_of
 from megatron_nanguard.records.incident import Incident, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Point
-from megatron_nanguard.report.formatting import UNDECIDED
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SCRIPT: Final = f"{BUNDLE_NAME}/repro.py"
@@ -21,8 +21,6 @@ SCREEN: Final = phrase("try devices and links without the model, on the hosts of
 STOP_AND_SCREEN: Final = phrase("stop the job, then try devices and links without the model, on the hosts of the job")
 COLLECT: Final = phrase("bring the files of {ranks} into this directory and report again")
 SHOWN_STEPS: Final = 5
-SCREENED: Final = ("hardware_transient", "hardware_persistent", "communication")
-"""Causes in a device or a link, which `nanguard screen` can test without the model."""
 
 
 def describe(opened: OpenedIncident) -> Block | None:
@@ -49,7 +47,7 @@ def useful_reproduction(opened: OpenedIncident) -> str:
 def screening(opened: OpenedIncident) -> str:
     """The command that tests devices and links in the layout of the job; empty where no leading cause is in them."""
     incident = opened.incident
-    if not any(cause.cause in SCREENED for cause in _leading(incident)):
+    if not any(family_of(cause.cause) in (Family.HARDWARE, Family.TRANSPORT) for cause in _leading(incident)):
         return ""
     sizes, hosts = incident.sizes, max(1, incident.num_hosts)
     axes = {"tp": sizes.tp, "pp": sizes.pp, "cp": sizes.cp, "ep": sizes.ep}
@@ -87,5 +85,5 @@ def _steps(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
 
 def _leading(incident: Incident) -> tuple[RankedCause, ...]:
     """The likeliest cause, or both candidates where the diagnosis is undecided."""
-    is_undecided = any(cause.cause == UNDECIDED for cause in incident.causes)
-    return tuple(cause for cause in incident.causes if cause.cause != UNDECIDED)[: 2 if is_undecided else 1]
+    is_undecided = any(cause.cause == Cause.UNDECIDED for cause in incident.causes)
+    return tuple(cause for cause in incident.causes if cause.cause != Cause.UNDECIDED)[: 2 if is_undecided else 1]

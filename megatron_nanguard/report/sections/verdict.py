@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.records.place_words import place_words
@@ -20,7 +21,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from megatron_nanguard.report.blocks import Block, Tone
-from megatron_nanguard.report.formatting import UNDECIDED, counted, judged, pattern_words
+from megatron_nanguard.report.formatting import counted, judged, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.next_steps import is_running, screening, useful_reproduction, without_command
 
@@ -134,7 +135,7 @@ def _conclusions(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
 def _cause(incident: Incident) -> str:
     """Name the likeliest cause with its meaning and the second one; name two candidates where it is undecided."""
     first, *others = incident.causes
-    if first.cause != UNDECIDED:
+    if first.cause != Cause.UNDECIDED:
         form = FIRST if others else SOLE
         second = judged(others[0]) if others else ""
         return joined(

@@ -150,7 +150,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "N01 scale search": (
-        "loss_scaling",
+        "loss_scaler",
         {
             "origins": (origin(kind=OriginKind.SCALER, operator="_to_copy", pattern="inf"),),
             "scaler": ScalerFacts(2.0**32, in_search=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.evidence import Evidence, ScalerFacts
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
@@ -12,7 +13,7 @@ from megatron_nanguard.records.trace import OriginKind
 
 def judge(evidence: Evidence) -> RankedCause | None:
     """Only with a dynamic scale: does the overflow vanish with a lower one?"""
-    scales = Scales("loss_scaling")
+    scales = Scales(Cause.LOSS_SCALER)
     for origin in origin_facts.of_kind(evidence, OriginKind.SCALER):
         scales.speaks_for(
             STRONG + HINT,

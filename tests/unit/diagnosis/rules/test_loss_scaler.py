@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.evidence import ScalerFacts
-from megatron_nanguard.diagnosis.rules.loss_scaling import judge
+from megatron_nanguard.diagnosis.rules.loss_scaler import judge
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import evidence, origin
@@ -15,7 +15,7 @@ def test_a_step_that_is_finite_at_a_lower_scale() -> None:
     facts = evidence(origins=(SCALED,), scaler=ScalerFacts(65536.0, just_raised=True, lower_scale="finite"))
 
     assert judge(facts) == RankedCause(
-        cause="loss_scaling",
+        cause="loss_scaler",
         confidence=0.98,
         for_=(
             "scaled values overflow, and nothing else: _to_copy",
