@@ -1,21 +1,24 @@
-"""The last word on an incident: traces joined into an origin, evidence weighed into causes; in a run and offline."""
+"""From merged incident and traces to a verdict: the origin, the path of infection, ranked causes and advice.
+
+    concluded = conclude(merged, traces, earlier, host_options)
+
+The run does it at the end of an incident, `nanguard report` where a file holds no verdict yet.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.advice import advise
-from megatron_nanguard.diagnosis.clean import why_clean
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence, ScalerFacts, Spot
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.health import worth_telling
-from megatron_nanguard.diagnosis.joining.join import join
-from megatron_nanguard.diagnosis.onset import began_by
-from megatron_nanguard.diagnosis.received import received_before
-from megatron_nanguard.records.causes import Family, family_of
+from megatron_nanguard.diagnosis.history import bears_on
+from megatron_nanguard.diagnosis.joining.join import Joined, join
+from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.incident import SUMMARY, Incident
-from megatron_nanguard.records.phrase import FOLLOWED, joined, phrases_of
+from megatron_nanguard.records.phrase import FOLLOWED, Phrase, joined, opening, phrase, phrases_of
+from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.trace import RankTrace
 
 
@@ -28,25 +31,17 @@ def conclude(
     """Add origin, path of infection, ranked causes and advice to a merged incident.
 
     Args:
-        incident: what the ranks said, merged.
+        incident: the files of all ranks, merged.
         traces: of the ranks that traced the same pass; none when nothing was traced.
-        earlier: the incidents before this one, of the run and of earlier attempts, in order.
-        host_options: values of the options of the host that bear on the next experiment, as far as they are known.
+        earlier: the incidents before this one, of the run and of earlier attempts, oldest first.
+        host_options: values of Megatron's options that bear on the next experiment, as far as they are known.
     """
     incident = trace_back(incident, traces)
     incident = replace(incident, health=worth_telling(incident))
-    incident = replace(incident, summary=_told_further(incident, received_before(incident), began_by(incident)))
-    evidence = gather(incident, earlier, host_options)
-    judged = replace(incident, causes=verdict(evidence), advice=advise(evidence))
+    incident = replace(incident, summary=_extended_summary(incident))
+    case = Case(incident, tuple(one for one in earlier if bears_on(one, incident)), dict(host_options or {}))
+    judged = replace(incident, causes=verdict(case), advice=advise(case))
     return replace(judged, phrases=incident.phrases | phrases_of(judged))
-
-
-def _told_further(incident: Incident, *sentences: str) -> str:
-    """The summary and what is known since; the step stays in front of all, so that a report can leave it out."""
-    story = incident.summary.removeprefix(SUMMARY.format(step=incident.step, what=""))
-    if not any(sentences):
-        return incident.summary
-    return SUMMARY.format(step=incident.step, what=joined(FOLLOWED, (story, *sentences)))
 
 
 def trace_back(incident: Incident, traces: Sequence[RankTrace]) -> Incident:
@@ -54,78 +49,69 @@ def trace_back(incident: Incident, traces: Sequence[RankTrace]) -> Incident:
     if not traces:
         return incident
     known = {trace.rank for trace in traces}
-    joined = join(traces, [rank for rank in incident.ranks.everyone if rank not in known])
+    found = join(traces, [rank for rank in incident.ranks.everyone if rank not in known])
     return replace(
         incident,
-        origin=joined.origins,
-        infected=joined.infected or incident.infected,
-        also_infected=joined.also_infected,
-        notes=(*incident.notes, *joined.notes, *filter(None, [why_clean(incident.ranks.clean, joined)])),
+        origin=found.origins,
+        infected=found.infected or incident.infected,
+        also_infected=found.also_infected,
+        notes=(*incident.notes, *found.notes, *filter(None, [_why_clean(incident, found)])),
     )
 
 
-def gather(
-    incident: Incident, earlier: Sequence[Incident] = (), host_options: Mapping[str, str] | None = None
-) -> Evidence:
-    """What of an incident the rules may cite."""
-    return Evidence(
-        step=incident.step,
-        kind=incident.kind,
-        ranks=incident.ranks,
-        origins=incident.origin,
-        infected=incident.infected,
-        losses=incident.losses,
-        passes=incident.replay.passes,
-        exact=incident.replay.exact,
-        finite_exact=incident.replay.finite_exact,
-        only_losses=incident.replay.only_losses,
-        audited=incident.audited,
-        audit=incident.audit,
-        arbitrations=incident.arbitrations,
-        health=incident.health,
-        scaler=_scaler(incident),
-        earlier=tuple(_summed_up(one, incident) for one in earlier if _tells_something(one, incident)),
-        devices=incident.accused_devices,
-        num_hosts=incident.num_hosts,
-        backend=next((device.backend for device in incident.devices), ""),
-        host_options=dict(host_options or {}),
-        previous_batch=incident.replay.previous_batch,
-        batch_changed=tuple(Spot(one.rank, one.microbatch) for one in incident.changed_after_fetch),
-        zero_tokens=tuple(Spot(one.rank, one.microbatch) for one in incident.zero_tokens),
-        own_faults=incident.own_faults,
-        grad_norm=incident.grad_norm,
-        clip_coefficient=incident.clip_coefficient,
-        overflow_mode=next((device.overflow_mode for device in incident.devices), "not_applicable"),
+def _why_clean(incident: Incident, found: Joined) -> str:
+    """Why no bad value reached the clean ranks; empty where that is not known, or no rank is clean."""
+    untouched = sorted(set(incident.ranks.clean) & set(found.untouched))
+    if not found.origins or not untouched:
+        return ""
+    if not found.only_gradients:
+        return phrase(
+            "clean: {clean}; no communication that was traced brought a bad value there", clean=name_ranks(untouched)
+        )
+    began = {rank for origin in found.origins for rank in origin.members}
+    return phrase(
+        "clean: {clean}; the bad values reached gradients of weights alone, which are summed up over {reached} only, "
+        "and no value that goes through the pipeline",
+        clean=name_ranks(untouched),
+        reached=name_ranks(sorted(began | {one.rank for one in found.infected})),
     )
 
 
-def _scaler(incident: Incident) -> ScalerFacts | None:
-    if incident.scaler is None or incident.loss_scale is None:
-        return None
-    scaler = incident.scaler
-    return ScalerFacts(
-        scale=incident.loss_scale,
-        in_search=scaler.in_search,
-        just_raised=scaler.just_raised,
-        skips_in_a_row=scaler.skips_in_a_row,
-        lower_scale=incident.replay.lower_scale,
+def _extended_summary(incident: Incident) -> str:
+    """The summary and what is known since. The step stays in front, so that a report can leave it out."""
+    further = [sentence for sentence in (_received_before(incident), _began_by(incident)) if sentence]
+    if not further:
+        return incident.summary
+    story = incident.summary.removeprefix(SUMMARY.format(step=incident.step, what=""))
+    return SUMMARY.format(step=incident.step, what=joined(FOLLOWED, (story, *further)))
+
+
+def _received_before(incident: Incident) -> str:
+    """Which ranks were bad before the reduction only because other ranks had sent them bad values."""
+    began = {rank for origin in incident.origin for rank in origin.members}
+    sent = {infected.rank for infected in incident.infected if infected.from_ranks}
+    ranks = sorted((sent & set(incident.ranks.bad_before)) - began)
+    if not incident.origin or not ranks:
+        return ""
+    return phrase("{who} received bad values before it, by other communication.", who=opening(name_ranks(ranks)))
+
+
+def _began_by(incident: Incident) -> str:
+    """Where no operator is known: a loss that was not finite shows that it began by the end of that forward."""
+    bad = next((losses for losses in incident.losses if losses.nonfinite_ranks), None)
+    if incident.origin or bad is None:
+        return ""
+    return phrase(
+        "The loss of micro-batch {microbatch} was NaN or Inf on {who}, so it began by the end of that forward; "
+        "the operator is not known{why}.",
+        microbatch=bad.index,
+        who=name_ranks(bad.nonfinite_ranks),
+        why=_why_unknown(incident),
     )
 
 
-def _tells_something(earlier: Incident, incident: Incident) -> bool:
-    """What was no chance tells nothing of another step; the same step in another attempt always does."""
-    is_same_step = earlier.run_id != incident.run_id and earlier.step == incident.step
-    return is_same_step or not earlier.causes or family_of(earlier.causes[0].cause) is not Family.VALUES
-
-
-def _summed_up(earlier: Incident, incident: Incident) -> EarlierIncident:
-    first = earlier.origin[0] if earlier.origin else None
-    ranks = sorted({origin.rank for origin in earlier.origin}) or earlier.ranks.bad_before
-    return EarlierIncident(
-        step=earlier.step,
-        ranks=tuple(ranks),
-        module=first.module if first else "",
-        operator=first.operator if first else "",
-        attempt="" if earlier.run_id == incident.run_id else earlier.run_id,
-        devices=tuple(device for device in earlier.accused_devices if device.rank in ranks),
-    )
+def _why_unknown(incident: Incident) -> str | Phrase:
+    if not incident.replay.done:
+        return phrase(": the step was not run again")
+    came_back = any(each.came_back != "no" for each in incident.replay.passes)
+    return "" if came_back else phrase(": the replay was clean")

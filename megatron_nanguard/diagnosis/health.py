@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from megatron_nanguard.diagnosis import origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.suspect_call import is_always_bad
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.health import DeviceHealth, HealthDifference, Severity
 from megatron_nanguard.records.incident import Incident
@@ -46,48 +46,48 @@ class Report(NamedTuple):
         return phrase("{what} from {before} to {now}", what=changed.what, before=changed.before, now=changed.now)
 
 
-def changes(evidence: Evidence, severity: Severity, part: str = "device") -> Iterator[Report]:
+def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[Report]:
     """The changes of one severity on any rank that told of some."""
-    for health in evidence.health:
+    for health in case.incident.health:
         for difference in health.differences:
             if (difference.severity, difference.part) == (severity, part):
                 yield Report(health, difference)
 
 
-def accused(evidence: Evidence) -> frozenset[int]:
+def accused(case: Case) -> frozenset[int]:
     """The ranks where it began; where that is not known those that were bad before the reduction."""
-    began = {rank for origin in evidence.origins for rank in origin.members}
-    return frozenset(began or evidence.ranks.bad_before)
+    began = {rank for origin in case.incident.origin for rank in origin.members}
+    return frozenset(began or case.incident.ranks.bad_before)
 
 
-def lost_data(evidence: Evidence) -> tuple[Report, ...]:
+def lost_data(case: Case) -> tuple[Report, ...]:
     """The uncorrectable errors on the devices of accused ranks."""
-    ranks = accused(evidence)
-    return tuple(report for report in changes(evidence, "uncorrectable") if report.health.rank in ranks)
+    ranks = case.suspect_ranks
+    return tuple(report for report in changes(case, "uncorrectable") if report.health.rank in ranks)
 
 
-def came_back(evidence: Evidence) -> bool:
+def came_back(case: Case) -> bool:
     """Whether the fault was there again when the step, or the accused call, was run again."""
-    return evidence.came_back("plain") == "yes" or any(map(origin_facts.is_always_bad, origin_facts.usable(evidence)))
+    return case.came_back("plain") == "yes" or any(map(is_always_bad, case.usable_calls))
 
 
-def was_read(evidence: Evidence) -> bool:
+def was_read(case: Case) -> bool:
     """Whether the device of an accused rank was asked and told something."""
-    ranks = accused(evidence)
-    mine = [health for health in evidence.health if health.rank in ranks]
+    ranks = case.suspect_ranks
+    mine = [health for health in case.incident.health if health.rank in ranks]
     return any(reading.part == "device" for health in mine for reading in health.readings)
 
 
-def weigh_lost_data(evidence: Evidence, reports: Collection[Report], scales: Scales) -> None:
+def weigh_lost_data(case: Case, reports: Collection[Report], scales: Scales) -> None:
     """Lay uncorrectable errors of accused devices, if there are any, into the scales of a cause in hardware."""
     if not reports:
         return
     reporting = {report.health.rank for report in reports}
     weight = OUTWEIGHS
-    if not evidence.origins and accused(evidence) - reporting:
+    if not case.incident.origin and case.suspect_ranks - reporting:
         weight = DECISIVE
         scales.not_tested(phrase("whether it began on {ranks}", ranks=name_ranks(sorted(reporting))))
-    if unexplained := _unexplained(evidence, reporting):
+    if unexplained := _unexplained(case, reporting):
         weight = STRONG
         told = phrase("it began on {ranks} too, where no device reports such an error", ranks=name_ranks(unexplained))
         scales.speaks_against(STRONG, told)
@@ -100,21 +100,21 @@ def weigh_lost_data(evidence: Evidence, reports: Collection[Report], scales: Sca
         scales.speaks_for(weight, told, "reported")
 
 
-def _unexplained(evidence: Evidence, reporting: set[int]) -> list[int]:
+def _unexplained(case: Case, reporting: set[int]) -> list[int]:
     """Ranks with an origin of their own; a communication is explained by any of its members."""
-    members = [set(origin.members) for origin in evidence.origins]
+    members = [set(origin.members) for origin in case.incident.origin]
     return sorted(rank for ranks in members if not ranks & reporting for rank in ranks)
 
 
-def weigh_hints(evidence: Evidence, scales: Scales) -> None:
+def weigh_hints(case: Case, scales: Scales) -> None:
     """Lay mended errors and lowered clocks of accused devices, and memory errors of their hosts, into the scales."""
-    ranks = accused(evidence)
+    ranks = case.suspect_ranks
     for severity, words in HINTS.items():
-        for report in changes(evidence, severity):
+        for report in changes(case, severity):
             if report.health.rank in ranks:
                 told = words.format(rank=report.health.rank, change=report.words())
                 scales.speaks_for(HINT, told, "hint")
-    for report in changes(evidence, "uncorrectable", "host"):
+    for report in changes(case, "uncorrectable", "host"):
         if report.health.rank in ranks:
             told = phrase(
                 "the host of rank {rank} lost data in its own memory: {change}",
@@ -124,10 +124,10 @@ def weigh_hints(evidence: Evidence, scales: Scales) -> None:
             scales.speaks_for(HINT, told, "host")
 
 
-def weigh_elsewhere(evidence: Evidence, scales: Scales) -> None:
+def weigh_elsewhere(case: Case, scales: Scales) -> None:
     """Lay an uncorrectable error on a device where it did not begin into the scales: it weighs little."""
-    ranks = accused(evidence)
-    for report in changes(evidence, "uncorrectable"):
+    ranks = case.suspect_ranks
+    for report in changes(case, "uncorrectable"):
         if report.health.rank not in ranks:
             told = phrase(
                 "the device of rank {rank}, where it did not begin, reports an uncorrectable error: {change}",

@@ -1,164 +1,193 @@
-"""What earlier incidents tell: some keep to a device, some to the data, some wander.
+"""What earlier incidents tell: some keep to a device, some to the data, some to nothing.
 
-A rank moves when a job starts again, a device stays. A step that is met in another attempt is the same data again.
+A rank moves to another device when a job starts again. A step that is met in another attempt is the same data again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from megatron_nanguard.diagnosis import health
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import HINT, SLIGHT, STRONG, Scales
+from megatron_nanguard.records.causes import Family, family_of
 from megatron_nanguard.records.device import RankDevice
+from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import LISTED, TOGETHER, Phrase, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 
 FEW: Final = 8
-"""More accused ranks than these are a host's worth of devices: that two such sets meet tells nothing."""
-
-SAME_ORIGIN: Final = phrase("the same rank was the origin in {when} already")
-ONLY_BAD: Final = phrase("{rank} was the only bad rank in {when} already")
-ONE_OF_THE_BAD: Final = phrase("{rank} was among the bad ranks in {when} already")
-SAME_DEVICE: Final = phrase("the same device, {device}, was accused in {when} already")
-SAME_HOST: Final = phrase("the same host, {host}, was accused in {when} already")
+"""More suspect ranks than these are a host's worth of devices: that two such sets overlap tells nothing."""
 
 
-def with_other_data(evidence: Evidence) -> Iterator[EarlierIncident]:
-    """The earlier incidents but for those of the same step in another attempt."""
-    return (earlier for earlier in evidence.earlier if not _is_same_data(earlier, evidence))
+def bears_on(earlier: Incident, incident: Incident) -> bool:
+    """Whether an earlier incident tells something of this one.
+
+    One that its values explain tells nothing of a step with other data. The same step in another attempt always does.
+    """
+    is_same_step = earlier.run_id != incident.run_id and earlier.step == incident.step
+    return is_same_step or not earlier.causes or family_of(earlier.causes[0].cause) is not Family.VALUES
 
 
-def again_on_other_devices(evidence: Evidence) -> Iterator[EarlierIncident]:
-    """Attempts in which the same step was bad, and on no device that is accused now."""
-    for earlier in evidence.earlier:
-        if _is_same_data(earlier, evidence) and _is_elsewhere(earlier, evidence):
-            yield earlier
+def with_other_data(case: Case) -> list[Incident]:
+    """The earlier incidents without those of the same step in another attempt."""
+    return [earlier for earlier in case.earlier if not _is_same_data(earlier, case)]
 
 
-def recurrences(evidence: Evidence) -> list[EarlierIncident]:
-    """Earlier incidents with other data on a device, or host, that is accused now."""
-    return [earlier for earlier in with_other_data(evidence) if _shared(earlier, evidence)]
+def same_step_elsewhere(case: Case) -> list[Incident]:
+    """The attempts in which the same step was bad, and on no device that is suspect now."""
+    return [earlier for earlier in case.earlier if _is_same_data(earlier, case) and _is_elsewhere(earlier, case)]
 
 
-def steps_before(rank: int, evidence: Evidence) -> list[int]:
-    """The earlier steps of this run in which a rank was accused."""
-    return [earlier.step for earlier in evidence.earlier if not earlier.attempt and rank in earlier.ranks]
+def recurrences(case: Case) -> list[Incident]:
+    """Earlier incidents with other data on a rank, device or host that is suspect now."""
+    return [earlier for earlier in with_other_data(case) if _shared_place(earlier, case)]
 
 
-def weigh_places(evidence: Evidence, scales: Scales, *, is_lasting: bool) -> None:
-    """Lay what keeps to a device, or does not, into the scales of a cause in hardware.
+def steps_before(rank: int, case: Case) -> list[int]:
+    """The earlier steps of this run in which a rank was suspect."""
+    return [earlier.step for earlier in case.earlier if _is_of_this_run(earlier, case) and rank in _ranks(earlier)]
+
+
+def num_places(case: Case) -> int:
+    """On how many different devices, or sets of ranks, the earlier incidents with other data were."""
+    return len({frozenset(_names(_devices(each), case)) or _ranks(each) for each in with_other_data(case)})
+
+
+def weigh_places(case: Case, scales: Scales, *, is_lasting: bool) -> None:
+    """Weigh what keeps to a device, or does not, for a cause in hardware.
 
     Args:
-        evidence: the incident, and those before it.
+        case: the incident, and those before it.
         scales: of the cause.
-        is_lasting: what happens again speaks for the cause; it speaks against one that happens once, though little: a
-            device may fail now and then.
+        is_lasting: the cause is a lasting fault, for which a recurrence speaks. Against a passing fault it speaks a
+            little: a device may fail now and then.
     """
-    recurring = recurrences(evidence)
-    for words in _told(recurring, evidence):
+    recurring = recurrences(case)
+    for words in _shared_words(recurring, case):
         if is_lasting:
             scales.speaks_for(STRONG if len(recurring) > 1 else HINT, words, "history")
         else:
             scales.speaks_against(SLIGHT, words, "history")
-    for earlier in again_on_other_devices(evidence):
+    for earlier in same_step_elsewhere(case):
         told = phrase(
             "{when} was bad too, on other devices ({ranks} there)",
-            when=_when(earlier),
-            ranks=name_ranks(earlier.ranks),
+            when=_when(earlier, case),
+            ranks=name_ranks(_ranks(earlier)),
         )
         scales.speaks_against(STRONG, told, "same step")
-    for earlier in with_other_data(evidence):
-        if _is_elsewhere(earlier, evidence):
+    for earlier in with_other_data(case):
+        if _is_elsewhere(earlier, case):
             told = phrase(
-                "{when} was bad on {ranks}, on other devices", when=_when(earlier), ranks=name_ranks(earlier.ranks)
+                "{when} was bad on {ranks}, on other devices",
+                when=_when(earlier, case),
+                ranks=name_ranks(_ranks(earlier)),
             )
             scales.speaks_against(HINT, told, "elsewhere")
 
 
-def num_places(evidence: Evidence) -> int:
-    """In how many different places earlier incidents were."""
-    return len({frozenset(_names(each.devices, evidence)) or each.ranks for each in with_other_data(evidence)})
+def _ranks(earlier: Incident) -> tuple[int, ...]:
+    """The ranks with an origin; those that were bad before the reduction where no origin is known."""
+    return tuple(sorted({origin.rank for origin in earlier.origin})) or earlier.ranks.bad_before
 
 
-def _accused(evidence: Evidence) -> frozenset[int]:
-    return health.accused(evidence) | {arbitration.rank for arbitration in evidence.arbitrations}
+def _devices(earlier: Incident) -> tuple[RankDevice, ...]:
+    """The devices of these ranks, as far as they are known."""
+    ranks = _ranks(earlier)
+    return tuple(device for device in earlier.accused_devices if device.rank in ranks)
 
 
-def _is_same_data(earlier: EarlierIncident, evidence: Evidence) -> bool:
-    return bool(earlier.attempt) and earlier.step == evidence.step
+def _suspect_ranks(case: Case) -> frozenset[int]:
+    return case.suspect_ranks | {call.rank for call in case.incident.arbitrations}
 
 
-class _Shared(NamedTuple):
-    """What an earlier incident has in common with this one.
+def _suspect_devices(case: Case) -> tuple[RankDevice, ...]:
+    ranks = _suspect_ranks(case)
+    return tuple(device for device in case.incident.accused_devices if device.rank in ranks)
+
+
+def _is_of_this_run(earlier: Incident, case: Case) -> bool:
+    return earlier.run_id == case.incident.run_id
+
+
+def _is_same_data(earlier: Incident, case: Case) -> bool:
+    return not _is_of_this_run(earlier, case) and earlier.step == case.incident.step
+
+
+def _is_elsewhere(earlier: Incident, case: Case) -> bool:
+    """Whether it is known to have been on none of the devices that are suspect now."""
+    if _is_of_this_run(earlier, case):
+        ranks = _ranks(earlier)
+        return bool(ranks) and not _suspect_ranks(case) & set(ranks)
+    now, then = _names(_suspect_devices(case), case), _names(_devices(earlier), case)
+    return bool(now and then) and not now & then
+
+
+def _names(devices: Iterable[RankDevice], case: Case) -> set[str]:
+    """Devices by host and number. A host with one device is named alone, unless all ranks share that host."""
+    return {
+        ", ".join(filter(None, (device.host, device.device)))
+        for device in devices
+        if device.device or case.incident.num_hosts > 1
+    }
+
+
+class _SharedPlace(NamedTuple):
+    """The rank, device or host that an earlier incident shares with this one.
 
     Attributes:
-        form: a sentence on it.
-        name: of the rank, device or host.
+        form: a sentence on it that lacks the steps.
+        name: of the rank, device or host; empty where the sentence does not name it.
     """
 
     form: Phrase
     name: str = ""
 
-    def words(self, whens: Sequence[str]) -> Phrase:
-        *others, last = whens
+    def words(self, steps: Sequence[str]) -> Phrase:
+        *others, last = steps
         when = joined(TOGETHER, (joined(LISTED, others), last))
         return self.form.format(when=when, rank=self.name, device=self.name, host=self.name)
 
 
-def _told(recurring: Sequence[EarlierIncident], evidence: Evidence) -> Iterator[Phrase]:
-    """Steps that have the same in common are told together."""
-    whens: dict[_Shared, list[str]] = {}
+def _shared_words(recurring: Sequence[Incident], case: Case) -> Iterator[Phrase]:
+    """One sentence for all steps that share the same place."""
+    steps: dict[_SharedPlace, list[str]] = {}
     for earlier in recurring:
-        if shared := _shared(earlier, evidence):
-            whens.setdefault(shared, []).append(_when(earlier))
-    yield from (shared.words(steps) for shared, steps in whens.items())
+        if shared := _shared_place(earlier, case):
+            steps.setdefault(shared, []).append(_when(earlier, case))
+    return (shared.words(whens) for shared, whens in steps.items())
 
 
-def _shared(earlier: EarlierIncident, evidence: Evidence) -> _Shared | None:
-    """None where nothing is, or nothing that tells."""
-    ranks = _accused(evidence)
-    if max(len(ranks), len(earlier.ranks)) > FEW:
+def _shared_place(earlier: Incident, case: Case) -> _SharedPlace | None:
+    """None where the two incidents share nothing, or have too many ranks to tell anything."""
+    ranks, then = _suspect_ranks(case), _ranks(earlier)
+    if max(len(ranks), len(then)) > FEW:
         return None
-    if not earlier.attempt:
-        return _same_rank(sorted(ranks & set(earlier.ranks)), earlier)
-    now = [device for device in evidence.devices if device.rank in ranks]
-    if devices := _names(now, evidence) & _names(earlier.devices, evidence):
-        return _Shared(SAME_DEVICE, min(devices))
-    hosts = {device.host for device in now} & {device.host for device in earlier.devices}
-    return _Shared(SAME_HOST, min(hosts)) if hosts and evidence.num_hosts > 1 else None
+    if _is_of_this_run(earlier, case):
+        return _shared_rank(sorted(ranks & set(then)), earlier)
+    now = _suspect_devices(case)
+    if devices := _names(now, case) & _names(_devices(earlier), case):
+        return _SharedPlace(phrase("the same device, {device}, was accused in {when} already"), min(devices))
+    hosts = {device.host for device in now} & {device.host for device in _devices(earlier)}
+    if hosts and case.incident.num_hosts > 1:
+        return _SharedPlace(phrase("the same host, {host}, was accused in {when} already"), min(hosts))
+    return None
 
 
-def _same_rank(shared: Sequence[int], earlier: EarlierIncident) -> _Shared | None:
-    """Without an operator no origin is known: the rank was bad, be it the first or not."""
+def _shared_rank(shared: Sequence[int], earlier: Incident) -> _SharedPlace | None:
+    """Without an origin the rank is only known to have been bad; another one may have been the first."""
     if not shared:
         return None
-    if earlier.operator:
-        return _Shared(SAME_ORIGIN)
-    return _Shared(ONLY_BAD if len(earlier.ranks) == 1 else ONE_OF_THE_BAD, name_ranks(shared[:1]))
+    if earlier.origin:
+        return _SharedPlace(phrase("the same rank was the origin in {when} already"))
+    if len(_ranks(earlier)) == 1:
+        form = phrase("{rank} was the only bad rank in {when} already")
+    else:
+        form = phrase("{rank} was among the bad ranks in {when} already")
+    return _SharedPlace(form, name_ranks(shared[:1]))
 
 
-def _is_elsewhere(earlier: EarlierIncident, evidence: Evidence) -> bool:
-    """Whether it is known to have been on none of the devices that are accused now."""
-    ranks = _accused(evidence)
-    if not earlier.attempt:
-        return bool(earlier.ranks) and not ranks & set(earlier.ranks)
-    now = _names([device for device in evidence.devices if device.rank in ranks], evidence)
-    then = _names(earlier.devices, evidence)
-    return bool(now and then) and not now & then
-
-
-def _names(devices: Collection[RankDevice], evidence: Evidence) -> set[str]:
-    """Devices by host and number; a host with one device stands for it, unless all ranks share that host."""
-    return {
-        ", ".join(filter(None, (device.host, device.device)))
-        for device in devices
-        if device.device or evidence.num_hosts > 1
-    }
-
-
-def _when(earlier: EarlierIncident) -> str:
-    if not earlier.attempt:
+def _when(earlier: Incident, case: Case) -> str:
+    if _is_of_this_run(earlier, case):
         return phrase("step {step}", step=earlier.step)
-    return phrase("step {step} of attempt {attempt}", step=earlier.step, attempt=earlier.attempt)
+    return phrase("step {step} of attempt {attempt}", step=earlier.step, attempt=earlier.run_id)

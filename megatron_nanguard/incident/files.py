@@ -7,7 +7,7 @@ from pathlib import Path
 
 from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.diagnosis.concluding import conclude, trace_back
-from megatron_nanguard.diagnosis.experiments import BEARING_OPTIONS
+from megatron_nanguard.diagnosis.next_steps.experiments import BEARING_OPTIONS
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.arbitrating import without_call
 from megatron_nanguard.incident.outcome import ExchangeOutcome
@@ -19,6 +19,7 @@ from megatron_nanguard.postmortem.merging.sentences import summarize
 from megatron_nanguard.postmortem.reading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.postmortem.search import MERGED_NAME
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import RankTrace
@@ -107,7 +108,7 @@ def sentence(step: int, outcome: ExchangeOutcome, merged: Incident | None) -> st
         said.append(f"It began on rank {first.rank}, {first.phase}{where}: {what}{others}.")
     if merged is not None and merged.causes:
         likeliest = merged.causes[0]
-        is_open = likeliest.cause == "undecided"
+        is_open = likeliest.cause == Cause.UNDECIDED
         said.append(
             "The cause is undecided." if is_open else f"Most likely: {likeliest.cause} ({likeliest.confidence:.0%})."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis import health, origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
@@ -12,32 +12,30 @@ from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.trace import OriginKind
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Accuse what happened between sender and receiver."""
     scales = Scales(Cause.COMMUNICATION, prior=-1.5)
-    spoiled = list(origin_facts.of_kind(evidence, OriginKind.COMMUNICATION))
+    spoiled = case.origins_of(OriginKind.COMMUNICATION)
     for origin in spoiled:
-        _accuse(origin, evidence, scales)
+        _accuse(origin, case, scales)
     if spoiled:
-        _links(evidence, scales)
-    if evidence.kind is Kind.GRADIENT_AFTER_REDUCTION and not evidence.origins:
+        _links(case, scales)
+    if case.incident.kind is Kind.GRADIENT_AFTER_REDUCTION and not case.incident.origin:
         scales.speaks_for(STRONG, phrase("every local gradient was finite, the reduced ones are not"))
-    if spoiled and evidence.came_back("plain") == "no":
+    if spoiled and case.came_back("plain") == "no":
         scales.speaks_for(HINT, phrase("the transfer was finite in the replay"))
     if spoiled:
         scales.not_tested(phrase("digests of what was sent against what arrived"))
-    others = [origin for origin in evidence.origins if origin.kind is not OriginKind.COMMUNICATION]
+    others = [origin for origin in case.incident.origin if origin.kind is not OriginKind.COMMUNICATION]
     if others:
-        scales.speaks_against(
-            DECISIVE, phrase("bad before it was sent: {origin}", origin=origin_facts.named(others[0], evidence))
-        )
+        scales.speaks_against(DECISIVE, phrase("bad before it was sent: {origin}", origin=case.name(others[0])))
     return scales.reading()
 
 
-def _links(evidence: Evidence, scales: Scales) -> None:
+def _links(case: Case, scales: Scales) -> None:
     """Errors of links are mended by sending again; that there are new ones is a hint."""
-    members = health.accused(evidence)
-    for report in health.changes(evidence, "link"):
+    members = case.suspect_ranks
+    for report in health.changes(case, "link"):
         if report.health.rank in members:
             told = phrase(
                 "the device of rank {rank} counted errors on its links: {change}",
@@ -47,8 +45,8 @@ def _links(evidence: Evidence, scales: Scales) -> None:
             scales.speaks_for(HINT, told, "link")
 
 
-def _accuse(origin: Origin, evidence: Evidence, scales: Scales) -> None:
-    name = origin_facts.named(origin, evidence)
+def _accuse(origin: Origin, case: Case, scales: Scales) -> None:
+    name = case.name(origin)
     if origin_facts.is_sum_overflow(origin):
         told = phrase("finite at every sender, Inf on arrival: {origin}, {output}", origin=name, output=origin.output)
         scales.speaks_for(HINT, told, "sum")

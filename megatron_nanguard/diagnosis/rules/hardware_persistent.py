@@ -5,8 +5,9 @@ Without a second device it is never convicted, unless it reports an error itself
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis import health, history, origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis import health, history
+from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.causes import Cause
@@ -18,25 +19,25 @@ BY_HISTORY = 0.4
 """What keeps to a device over several steps or attempts is a suspicion, and no more than that."""
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Convict a device against another one, or by its own word; suspect it where faults keep to it."""
-    always_bad = [each for each in origin_facts.usable(evidence) if origin_facts.is_always_bad(each)]
+    always_bad = [each for each in case.usable_calls if is_always_bad(each)]
     convicted = [each for each in always_bad if each.peer == "finite"]
-    reported = health.lost_data(evidence) if health.came_back(evidence) else ()
-    if not (convicted or reported or history.recurrences(evidence)):
+    reported = health.lost_data(case) if health.came_back(case) else ()
+    if not (convicted or reported or history.recurrences(case)):
         return None
     usual = CEILING if convicted else BY_HISTORY
     scales = Scales(Cause.HARDWARE_PERSISTENT, prior=-2.5, ceiling=health.REPORTED_CEILING if reported else usual)
-    health.weigh_lost_data(evidence, reported, scales)
+    health.weigh_lost_data(case, reported, scales)
     for arbitration in always_bad:
         _compare(arbitration, scales)
-    if ranks := origin_facts.alike(evidence):
+    if ranks := case.ranks_alike:
         scales.speaks_against(
             STRONG, phrase("the same operator fails on {ranks}, on devices of their own", ranks=name_ranks(ranks))
         )
-    health.weigh_hints(evidence, scales)
-    history.weigh_places(evidence, scales, is_lasting=True)
-    if not health.was_read(evidence):
+    health.weigh_hints(case, scales)
+    history.weigh_places(case, scales, is_lasting=True)
+    if not health.was_read(case):
         scales.not_tested(phrase("the error counters of the device"))
     if not convicted:
         scales.not_tested(phrase("the accused call on a second device"))
@@ -45,7 +46,7 @@ def judge(evidence: Evidence) -> RankedCause | None:
 
 def _compare(arbitration: Arbitration, scales: Scales) -> None:
     """A call that fails here every time, against a second device and a reference."""
-    call = origin_facts.tried(arbitration)
+    call = name_call(arbitration)
     if arbitration.peer == "bad":
         scales.speaks_against(DECISIVE, phrase("{call} is bad on a second device too", call=call), "peer")
     if arbitration.peer != "finite":
@@ -57,9 +58,9 @@ def _compare(arbitration: Arbitration, scales: Scales) -> None:
         peer=_peer(arbitration),
     )
     scales.speaks_for(DECISIVE, told, "peer")
-    if origin_facts.reference(arbitration) == "finite":
+    if reference_outcome(arbitration) == "finite":
         scales.speaks_for(HINT, phrase("its reference in higher precision is finite"), "reference")
-    if origin_facts.reference(arbitration) == "bad":
+    if reference_outcome(arbitration) == "bad":
         scales.speaks_against(STRONG, phrase("its reference in higher precision is bad too"), "reference")
 
 

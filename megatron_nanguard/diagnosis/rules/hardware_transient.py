@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis import health, history, origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis import health, history
+from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.suspect_call import name_call
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
@@ -14,24 +15,24 @@ WITHOUT_THE_CALL = 0.4
 """A clean replay alone is a transient, a race or chance: it never convicts the device."""
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Weigh a fault that went away; only the accused call itself can say more than that."""
-    again = [arbitration for arbitration in origin_facts.usable(evidence) if arbitration.repeats]
-    reported = () if health.came_back(evidence) else health.lost_data(evidence)
+    again = [arbitration for arbitration in case.usable_calls if arbitration.repeats]
+    reported = () if health.came_back(case) else health.lost_data(case)
     usual = 0.9 if again else WITHOUT_THE_CALL
     scales = Scales(Cause.HARDWARE_TRANSIENT, prior=-2.0, ceiling=health.REPORTED_CEILING if reported else usual)
-    health.weigh_lost_data(evidence, reported, scales)
-    health.weigh_elsewhere(evidence, scales)
-    plain = evidence.came_back("plain")
+    health.weigh_lost_data(case, reported, scales)
+    health.weigh_elsewhere(case, scales)
+    plain = case.came_back("plain")
     if plain == "no":
         scales.speaks_for(HINT, phrase("the same step on the same data was finite in the replay"))
-        if len(evidence.ranks.bad_before) == 1:
-            told = phrase("only rank {rank} was bad before the reduction", rank=evidence.ranks.bad_before[0])
+        if len(case.incident.ranks.bad_before) == 1:
+            told = phrase("only rank {rank} was bad before the reduction", rank=case.incident.ranks.bad_before[0])
             scales.speaks_for(HINT, told)
-    if evidence.wavers():
+    if case.wavers:
         scales.speaks_for(HINT, phrase("there in one traced replay, gone in the next, which differs in nothing"))
     for arbitration in again:
-        call, repeats, bad = origin_facts.tried(arbitration), arbitration.repeats, arbitration.repeats_bad
+        call, repeats, bad = name_call(arbitration), arbitration.repeats, arbitration.repeats_bad
         if bad == 0:
             told = phrase("{call} is finite {n} times of {n} on the inputs it failed on", call=call, n=repeats)
             scales.speaks_for(STRONG + HINT, told, "repeat")
@@ -42,29 +43,27 @@ def judge(evidence: Evidence) -> RankedCause | None:
             told = phrase("{call} is bad {n} times of {n}", call=call, n=repeats)
             scales.speaks_against(DECISIVE, told, "repeat")
     if again or plain == "no":
-        health.weigh_hints(evidence, scales)
-    history.weigh_places(evidence, scales, is_lasting=False)
-    _against(evidence, scales)
+        health.weigh_hints(case, scales)
+    history.weigh_places(case, scales, is_lasting=False)
+    _against(case, scales)
     return scales.reading()
 
 
-def _against(evidence: Evidence, scales: Scales) -> None:
-    is_steady = evidence.came_back("plain") == "yes" and not evidence.wavers()
-    if is_steady and not any(each.repeats for each in evidence.arbitrations):
+def _against(case: Case, scales: Scales) -> None:
+    is_steady = case.came_back("plain") == "yes" and not case.wavers
+    if is_steady and not any(each.repeats for each in case.incident.arbitrations):
         scales.speaks_against(STRONG, phrase("the fault came back in the replay"))
-    elif is_steady and evidence.came_back("traced") == "yes":
+    elif is_steady and case.came_back("traced") == "yes":
         scales.speaks_against(
             SLIGHT, phrase("the fault came back each time the step was run again: it was no single event")
         )
-    if evidence.came_back("synchronous") == "no" and evidence.came_back("plain") == "yes":
+    if case.came_back("synchronous") == "no" and case.came_back("plain") == "yes":
         scales.speaks_against(STRONG, phrase("it vanishes under synchronisation, which no device fault does"))
-    if evidence.came_back("marker") == "yes" or any(
-        True for _ in origin_facts.of_kind(evidence, OriginKind.NEVER_WRITTEN)
-    ):
+    if case.came_back("marker") == "yes" or case.origins_of(OriginKind.NEVER_WRITTEN):
         scales.speaks_against(DECISIVE, phrase("memory that nobody had written explains it"))
-    if evidence.batch_changed:
+    if case.incident.changed_after_fetch:
         scales.speaks_against(DECISIVE, phrase("the batch changed after it had been fetched"))
-    if not evidence.arbitrations:
+    if not case.incident.arbitrations:
         scales.not_tested(phrase("the accused call again on the same device"))
-    if not health.was_read(evidence):
+    if not health.was_read(case):
         scales.not_tested(phrase("the error counters of the device"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis import origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
@@ -11,59 +11,59 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Look for what masks and denominators do to finite values."""
     scales = Scales(Cause.LOSS_OR_MASK, prior=-1.0)
-    _empty_denominators(evidence, scales)
-    for origin in origin_facts.operators(evidence, "softmax", "log_softmax", "scaled_dot_product_attention"):
+    _empty_denominators(case, scales)
+    for origin in case.origins_in("softmax", "log_softmax", "scaled_dot_product_attention"):
         if origin.pattern == "nan" and origin.phase in ("forward", "recompute"):
             scales.speaks_for(
                 DECISIVE,
-                phrase("a row with everything masked is 0/0 in {origin}", origin=origin_facts.named(origin, evidence)),
+                phrase("a row with everything masked is 0/0 in {origin}", origin=case.name(origin)),
                 "softmax",
             )
-    for origin in origin_facts.operators(evidence, *origin_facts.EXPONENTIAL):
-        _branch_not_picked(origin, evidence, scales)
-    for origin in origin_facts.operators(evidence, "sub", "div", "log", "mul"):
+    for origin in case.origins_in(*origin_facts.EXPONENTIAL):
+        _branch_not_picked(origin, case, scales)
+    for origin in case.origins_in("sub", "div", "log", "mul"):
         if origin_facts.is_in_loss(origin):
-            told = phrase("it began in the loss function: {origin}", origin=origin_facts.named(origin, evidence))
+            told = phrase("it began in the loss function: {origin}", origin=case.name(origin))
             scales.speaks_for(HINT, told, "in loss")
-    if evidence.audit:
+    if case.incident.audit:
         scales.speaks_against(STRONG, phrase("weights, moments or data were bad before the loss was computed"))
-    if evidence.went_away():
+    if case.went_away:
         scales.speaks_against(STRONG, phrase("the same loss on the same batch was finite in the replay"))
     return scales.reading()
 
 
-def _empty_denominators(evidence: Evidence, scales: Scales) -> None:
+def _empty_denominators(case: Case, scales: Scales) -> None:
     """An empty micro-batch is guilty only where something went bad in the loss, or nothing more is known."""
-    if not evidence.zero_tokens:
+    if not case.incident.zero_tokens:
         return
-    spots = {(spot.rank, spot.microbatch) for spot in evidence.zero_tokens}
+    spots = {(spot.rank, spot.microbatch) for spot in case.incident.zero_tokens}
     told = phrase(
         "no valid token in micro-batch {microbatch} of {ranks}",
-        microbatch=evidence.zero_tokens[0].microbatch,
+        microbatch=case.incident.zero_tokens[0].microbatch,
         ranks=name_ranks(sorted({rank for rank, _ in spots})),
     )
     on_the_spot = any(
         origin_facts.is_in_loss(origin)
         and any(origin.rank == rank and origin.microbatch in (microbatch, None) for rank, microbatch in spots)
-        for origin in evidence.origins
+        for origin in case.incident.origin
     )
     if on_the_spot:
         scales.speaks_for(DECISIVE, phrase("{told}, where the loss went bad", told=told))
-    elif evidence.origins:
+    elif case.incident.origin:
         scales.speaks_for(HINT, told)
     else:
         scales.speaks_for(STRONG, told)
 
 
-def _branch_not_picked(origin: Origin, evidence: Evidence, scales: Scales) -> None:
+def _branch_not_picked(origin: Origin, case: Case, scales: Scales) -> None:
     """The forward survives because clamp, min or where takes the other branch; the backward multiplies 0 by Inf."""
-    if "inf" not in origin.pattern or not origin_facts.has_finite_losses(evidence):
+    if "inf" not in origin.pattern or not case.has_finite_losses:
         return
     told = phrase(
         "{origin} overflows although every loss is finite: its branch is not picked",
-        origin=origin_facts.named(origin, evidence),
+        origin=case.name(origin),
     )
     scales.speaks_for(DECISIVE if origin_facts.is_in_loss(origin) else STRONG + HINT, told, "branch")

@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis import origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence, ScalerFacts
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.trace import OriginKind
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
-    """Only with a dynamic scale: does the overflow vanish with a lower one?"""
+def judge(case: Case) -> RankedCause | None:
+    """Ask, where the scale is dynamic, whether the overflow vanishes at a lower one."""
     scales = Scales(Cause.LOSS_SCALER)
-    for origin in origin_facts.of_kind(evidence, OriginKind.SCALER):
+    for origin in case.origins_of(OriginKind.SCALER):
         scales.speaks_for(
             STRONG + HINT,
-            phrase("scaled values overflow, and nothing else: {origin}", origin=origin_facts.named(origin, evidence)),
+            phrase("scaled values overflow, and nothing else: {origin}", origin=case.name(origin)),
             "scaler",
         )
-    if evidence.scaler is not None:
-        _weigh(evidence.scaler, scales)
-    faults = [origin for origin in evidence.origins if origin.kind is not OriginKind.SCALER and origin.pattern != "inf"]
+    if case.scaler is not None:
+        _weigh_lower_scale(case, scales)
+        _weigh_state(case.scaler, case, scales)
+    origins = case.incident.origin
+    faults = [origin for origin in origins if origin.kind is not OriginKind.SCALER and origin.pattern != "inf"]
     if faults:
-        told = phrase("a NaN that no scale explains: {origin}", origin=origin_facts.named(faults[0], evidence))
-        scales.speaks_against(DECISIVE, told)
+        scales.speaks_against(DECISIVE, phrase("a NaN that no scale explains: {origin}", origin=case.name(faults[0])))
     return scales.reading()
 
 
-def _weigh(scaler: ScalerFacts, scales: Scales) -> None:
-    if scaler.lower_scale == "finite":
-        scales.speaks_for(
-            DECISIVE, phrase("the step is finite far below the loss scale of {scale:g}", scale=scaler.scale)
-        )
-    if scaler.lower_scale == "bad":
-        scales.speaks_against(
-            DECISIVE, phrase("the step is bad far below the loss scale of {scale:g} too", scale=scaler.scale)
-        )
-    if scaler.lower_scale == "not_tried":
+def _weigh_lower_scale(case: Case, scales: Scales) -> None:
+    """The replay of the step far below its scale."""
+    scale, outcome = case.incident.loss_scale, case.incident.replay.lower_scale
+    if outcome == "finite":
+        told = phrase("the step is finite far below the loss scale of {scale:g}", scale=scale)
+        scales.speaks_for(DECISIVE, told)
+    elif outcome == "bad":
+        told = phrase("the step is bad far below the loss scale of {scale:g} too", scale=scale)
+        scales.speaks_against(DECISIVE, told)
+    else:
         scales.not_tested(phrase("the step at a lower loss scale"))
+
+
+def _weigh_state(scaler: ScalerState, case: Case, scales: Scales) -> None:
     if scaler.in_search:
         scales.speaks_for(STRONG, phrase("no step was applied yet: the scale is still being searched for"))
     if scaler.just_raised:
-        scales.speaks_for(STRONG, phrase("the loss scale had just been raised to {scale:g}", scale=scaler.scale))
+        told = phrase("the loss scale had just been raised to {scale:g}", scale=case.incident.loss_scale)
+        scales.speaks_for(STRONG, told)
     if scaler.skips_in_a_row and not scaler.in_search:
         scales.speaks_against(HINT, phrase("{number} steps before were skipped already", number=scaler.skips_in_a_row))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
@@ -13,19 +13,19 @@ from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.rank_words import name_ranks
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Tell an infinite norm of finite gradients from bad gradients."""
     scales = Scales(Cause.NORM_OVERFLOW)
-    if evidence.kind is Kind.NORM_OVERFLOW:
+    if case.incident.kind is Kind.NORM_OVERFLOW:
         told = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")
         scales.speaks_for(DECISIVE, told)
-    elif evidence.grad_norm is not None and math.isinf(evidence.grad_norm):
+    elif case.incident.grad_norm is not None and math.isinf(case.incident.grad_norm):
         scales.speaks_for(STRONG, phrase("the gradient norm is Inf, not NaN"))
-    bad = evidence.ranks.bad_before or evidence.ranks.bad_after_only
-    if bad and evidence.kind is not Kind.NORM_OVERFLOW:
+    bad = case.incident.ranks.bad_before or case.incident.ranks.bad_after_only
+    if bad and case.incident.kind is not Kind.NORM_OVERFLOW:
         scales.speaks_against(
             DECISIVE, phrase("gradients of {ranks} hold NaN or Inf themselves", ranks=name_ranks(bad))
         )
-    if evidence.origins:
+    if case.incident.origin:
         scales.speaks_against(STRONG, phrase("the walk back ends at a NaN or Inf that is no norm"))
     return scales.reading()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from megatron_nanguard.diagnosis import origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.causes import Cause
@@ -25,53 +26,47 @@ WRITES = phrase("NaN is written by the code itself, as the argument {argument}: 
 WROTE = phrase("NaN is written by the code of an autograd.Function, as the argument {argument}: {origin}, {function}")
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Accuse an operator with finite inputs, and weigh what its call did elsewhere."""
     scales = Scales(Cause.OPERATOR)
     accused = [
         origin
-        for origin in origin_facts.of_kind(evidence, OriginKind.OPERATOR, OriginKind.UNSEEN)
+        for origin in case.origins_of(OriginKind.OPERATOR, OriginKind.UNSEEN)
         if not origin_facts.is_narrow_overflow(origin)
     ]
     for origin in accused:
-        _accuse(origin, evidence, scales)
-    for arbitration in origin_facts.usable(evidence):
+        _accuse(origin, case, scales)
+    for arbitration in case.usable_calls:
         _again(arbitration, scales)
-    if accused and (ranks := origin_facts.alike(evidence)):
+    if accused and (ranks := case.ranks_alike):
         scales.speaks_for(HINT, phrase("it fails alike on {ranks}", ranks=name_ranks(ranks)))
-    if evidence.went_away():
+    if case.went_away:
         scales.speaks_against(STRONG, phrase("the same call was finite in the replay"))
-    if accused and not evidence.arbitrations:
+    if accused and not case.incident.arbitrations:
         scales.not_tested(phrase("the accused call on another device and in float64"))
     return scales.reading()
 
 
-def _accuse(origin: Origin, evidence: Evidence, scales: Scales) -> None:
-    if origin_facts.is_undefined_somewhere(origin):
+def _accuse(origin: Origin, case: Case, scales: Scales) -> None:
+    if origin_facts.may_be_undefined(origin):
         told = phrase("by its definition {operator} makes NaN or Inf of some finite values", operator=origin.operator)
         scales.speaks_against(HINT, told, "domain")
         return
-    if (number := origin_facts.bad_number(origin)) is not None:
+    if (number := origin_facts.nan_argument(origin)) is not None:
         words = WROTE if origin.function_line else WRITES
-        told = words.format(
-            argument=number.name, origin=origin_facts.named(origin, evidence), function=origin.function_line
-        )
+        told = words.format(argument=number.name, origin=case.name(origin), function=origin.function_line)
         scales.speaks_for(STRONG, told, "written")
     elif seen := _what_went_in(origin):
-        lowest, highest = origin_facts.span(origin) or (0.0, 0.0)
-        told = SEEN[seen].format(
-            pattern=origin.pattern, origin=origin_facts.named(origin, evidence), lowest=lowest, highest=highest
-        )
+        lowest, highest = origin_facts.input_range(origin) or (0.0, 0.0)
+        told = SEEN[seen].format(pattern=origin.pattern, origin=case.name(origin), lowest=lowest, highest=highest)
         scales.speaks_for(SLIGHT if seen == "unrecorded" else HINT, told, "accused")
-    if origin.pattern == "inf" and origin_facts.is_small_in(origin):
-        told = phrase("Inf of values of ordinary size: {origin}", origin=origin_facts.named(origin, evidence))
+    if origin.pattern == "inf" and origin_facts.has_only_ordinary_inputs(origin):
+        told = phrase("Inf of values of ordinary size: {origin}", origin=case.name(origin))
         scales.speaks_for(HINT, told, "small")
-    if origin.phase == "backward" and origin_facts.has_finite_losses(evidence):
+    if origin.phase == "backward" and case.has_finite_losses:
         scales.speaks_for(
             HINT,
-            phrase(
-                "only the backward is bad, every loss is finite: {origin}", origin=origin_facts.named(origin, evidence)
-            ),
+            phrase("only the backward is bad, every loss is finite: {origin}", origin=case.name(origin)),
             "backward",
         )
 
@@ -88,9 +83,9 @@ def _what_went_in(origin: Origin) -> str:
 
 
 def _again(arbitration: Arbitration, scales: Scales) -> None:
-    call = origin_facts.tried(arbitration)
-    if origin_facts.is_always_bad(arbitration):
-        if origin_facts.reference(arbitration) == "finite" and not arbitration.out_of_range:
+    call = name_call(arbitration)
+    if is_always_bad(arbitration):
+        if reference_outcome(arbitration) == "finite" and not arbitration.out_of_range:
             told = phrase("{call} is bad {n} times of {n}, its reference finite", call=call, n=arbitration.repeats)
             scales.speaks_for(STRONG, told, "reference")
         if arbitration.peer == "bad":
@@ -102,6 +97,6 @@ def _again(arbitration: Arbitration, scales: Scales) -> None:
         scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=call), "peer")
     elif arbitration.peer != "bad":
         scales.not_tested(phrase("{call} on another device", call=call))
-    if origin_facts.reference(arbitration) == "bad" or arbitration.out_of_range:
+    if reference_outcome(arbitration) == "bad" or arbitration.out_of_range:
         told = phrase("a correct operator gives no finite value here either: {call}", call=call)
         scales.speaks_against(DECISIVE, told, "reference")

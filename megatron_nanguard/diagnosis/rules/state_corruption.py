@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis import origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
@@ -21,10 +21,10 @@ WORDS = {
 }
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Convict the state by the audit, or by a walk that ends at a parameter."""
     scales = Scales(Cause.STATE_CORRUPTION)
-    findings = evidence.audit_of(*STATE)
+    findings = case.audit_of(*STATE)
     for finding in findings:
         told = phrase(
             "{kind} of {name} was {pattern} on rank {rank} before the step",
@@ -34,20 +34,20 @@ def judge(evidence: Evidence) -> RankedCause | None:
             rank=finding.rank,
         )
         scales.speaks_for(DECISIVE, told, "audit")
-    for origin in evidence.origins:
-        if origin_facts.is_outside(origin, "parameter") or origin_facts.is_outside(origin, "buffer"):
-            told = phrase("the walk back ends at the state: {origin}", origin=origin_facts.named(origin, evidence))
+    for origin in case.incident.origin:
+        if origin_facts.is_external(origin, "parameter") or origin_facts.is_external(origin, "buffer"):
+            told = phrase("the walk back ends at the state: {origin}", origin=case.name(origin))
             scales.speaks_for(DECISIVE, told, "outside")
-    if evidence.kind is Kind.DEAD_STEP:
+    if case.incident.kind is Kind.DEAD_STEP:
         scales.speaks_for(STRONG, phrase("the step before was applied though its gradients were not finite"))
-    if any(losses.lowest == losses.highest == 0.0 for losses in evidence.losses):
+    if any(losses.lowest == losses.highest == 0.0 for losses in case.incident.losses):
         scales.speaks_for(HINT, phrase("a loss of exactly 0, as weights give that are poisoned already"))
-    if evidence.previous_batch == "bad":
+    if case.incident.replay.previous_batch == "bad":
         scales.speaks_for(HINT, phrase("the previous step's batch, finite then, is bad on this state"))
-    if evidence.previous_batch == "finite":
+    if case.incident.replay.previous_batch == "finite":
         scales.speaks_against(STRONG, phrase("the previous step's batch is finite on this state"))
-    if evidence.audited and not findings:
+    if case.incident.audited and not findings:
         scales.speaks_against(DECISIVE, phrase("weights, main parameters, moments and buffers are finite"))
-    if not evidence.audited:
+    if not case.incident.audited:
         scales.not_tested(phrase("whether weights and moments are finite"))
     return scales.reading()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from megatron_nanguard.diagnosis import history, origin_facts
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
@@ -19,50 +19,50 @@ ONLY_LOSSES: Final = phrase(
 )
 
 
-def judge(evidence: Evidence) -> RankedCause | None:
+def judge(case: Case) -> RankedCause | None:
     """Read the passes against each other, and positions that follow memory."""
     scales = Scales(Cause.UNINITIALISED_OR_RACE, prior=-1.5)
-    for origin in origin_facts.of_kind(evidence, OriginKind.NEVER_WRITTEN):
+    for origin in case.origins_of(OriginKind.NEVER_WRITTEN):
         scales.speaks_for(
             DECISIVE,
-            phrase("memory was read that nobody had written: {origin}", origin=origin_facts.named(origin, evidence)),
+            phrase("memory was read that nobody had written: {origin}", origin=case.name(origin)),
             "never written",
         )
-    for origin in evidence.origins:
+    for origin in case.incident.origin:
         if origin_facts.is_laid_out_like_memory(origin):
             assert origin.facts is not None
             told = phrase(
                 "bad positions follow memory, not values: {layout} of {origin}",
                 layout=origin.facts.layout,
-                origin=origin_facts.named(origin, evidence),
+                origin=case.name(origin),
             )
             # An operator that was seen to write the whole of it can leave such positions by chance.
             weight = HINT if origin.kind is OriginKind.OPERATOR else STRONG + HINT
             scales.speaks_for(weight, told, "layout")
-        if origin_facts.is_outside(origin, GRADIENT_OF):
+        if origin_facts.is_external(origin, GRADIENT_OF):
             told = phrase(
                 "the gradient buffer was bad before anything was added: {origin}",
-                origin=origin_facts.named(origin, evidence),
+                origin=case.name(origin),
             )
             scales.speaks_for(DECISIVE, told, "stale buffer")
         if origin.kind is OriginKind.UNSEEN and "expert" in origin.module:
             told = phrase(
                 "an expert's gradient that nobody was seen to write: {origin}",
-                origin=origin_facts.named(origin, evidence),
+                origin=case.name(origin),
             )
             scales.speaks_for(HINT, told, "expert")
-    if evidence.batch_changed:
-        ranks = name_ranks(sorted({spot.rank for spot in evidence.batch_changed}))
+    if case.incident.changed_after_fetch:
+        ranks = name_ranks(sorted({spot.rank for spot in case.incident.changed_after_fetch}))
         scales.speaks_for(DECISIVE, phrase("the batch of {ranks} changed after it had been fetched", ranks=ranks))
-    _passes(evidence, scales)
-    _history(evidence, scales)
+    _passes(case, scales)
+    _history(case, scales)
     return scales.reading()
 
 
-def _passes(evidence: Evidence, scales: Scales) -> None:
+def _passes(case: Case, scales: Scales) -> None:
     """Observing cures races, so that what each pass saw is told in the order of how much it observes."""
-    plain, traced = evidence.came_back("plain"), evidence.came_back("traced")
-    synchronous, marker = evidence.came_back("synchronous"), evidence.came_back("marker")
+    plain, traced = case.came_back("plain"), case.came_back("traced")
+    synchronous, marker = case.came_back("synchronous"), case.came_back("marker")
     if marker == "yes" and plain == "no":
         told = phrase("gone in the plain replay, back when all new memory is filled with NaN before it is used")
         scales.speaks_for(DECISIVE, told)
@@ -71,16 +71,16 @@ def _passes(evidence: Evidence, scales: Scales) -> None:
     elif plain in ("yes", "partly") and traced == "no":
         told = phrase("comes back in the plain replay, vanishes when every operator is watched")
         scales.speaks_for(STRONG, told)
-    if evidence.wavers():
+    if case.wavers:
         told = phrase("there in one traced replay, gone in the next, which differs in nothing")
         scales.speaks_for(STRONG, told)
     if plain == "partly":
         scales.speaks_for(HINT, phrase("the replay went bad in other places"))
     if plain == "no":
         scales.speaks_for(HINT, phrase("gone in the plain replay"))
-    _bits(evidence, scales)
-    is_left_over = any(origin_facts.is_outside(origin, GRADIENT_OF) for origin in evidence.origins)
-    if plain == "yes" and traced == "yes" and evidence.exact and not (is_left_over or evidence.wavers()):
+    _bits(case, scales)
+    is_left_over = any(origin_facts.is_external(origin, GRADIENT_OF) for origin in case.incident.origin)
+    if plain == "yes" and traced == "yes" and case.incident.replay.exact and not (is_left_over or case.wavers):
         told = phrase("the fault came back at the same place, bit for bit, watched or not")
         scales.speaks_against(STRONG, told)
     if marker == "no":
@@ -92,27 +92,27 @@ def _passes(evidence: Evidence, scales: Scales) -> None:
         scales.not_tested(phrase("a replay with all new memory filled with NaN before it is used"))
 
 
-def _bits(evidence: Evidence, scales: Scales) -> None:
+def _bits(case: Case, scales: Scales) -> None:
     """What was finite both times tells whether anything else went another way; what went bad differs anyhow."""
-    if evidence.finite_exact is False:
+    if case.incident.replay.finite_exact is False:
         told = phrase("gradients or losses that are finite in the step and in its replay differ in their bits")
         scales.speaks_for(HINT, told)
-    elif evidence.exact is False and not evidence.went_away():
+    elif case.incident.replay.exact is False and not case.went_away:
         scales.speaks_for(HINT, phrase("the plain replay differs from the step in its bits"))
-    if evidence.finite_exact and evidence.went_away():
+    if case.incident.replay.finite_exact and case.went_away:
         # A race leaves other traces as a rule, and need not; where every gradient was bad, there is little to compare.
         told = phrase("all gradients and losses that are finite in the step and in its replay are equal bit for bit")
-        if evidence.only_losses:
-            told = ONLY_LOSSES.format(ranks=name_ranks(evidence.only_losses))
-        scales.speaks_against(SLIGHT / 2 if evidence.only_losses else SLIGHT, told)
+        if case.incident.replay.only_losses:
+            told = ONLY_LOSSES.format(ranks=name_ranks(case.incident.replay.only_losses))
+        scales.speaks_against(SLIGHT / 2 if case.incident.replay.only_losses else SLIGHT, told)
 
 
-def _history(evidence: Evidence, scales: Scales) -> None:
+def _history(case: Case, scales: Scales) -> None:
     """A race wanders; what keeps to one rank points at its device, what keeps to a step at its data."""
-    if history.num_places(evidence) > 1:
-        number = sum(1 for _ in history.with_other_data(evidence))
+    if history.num_places(case) > 1:
+        number = sum(1 for _ in history.with_other_data(case))
         told = phrase("{number} earlier incidents without a clear cause, in different places", number=number)
         scales.speaks_for(HINT, told)
-    for earlier in history.again_on_other_devices(evidence):
-        told = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.attempt)
+    for earlier in history.same_step_elsewhere(case):
+        told = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.run_id)
         scales.speaks_against(STRONG, told, "again")

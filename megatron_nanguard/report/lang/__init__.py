@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import orjson
 
-from megatron_nanguard.diagnosis import advice
+from megatron_nanguard.diagnosis.texts import advice_texts
 from megatron_nanguard.records.phrase import Phrase, Phrasing
 from megatron_nanguard.report.blocks import each_text
 
@@ -99,7 +99,7 @@ def placeholders(template: str) -> set[str]:
 def _data_texts(lang: str) -> dict[str, str]:
     """The translations of the texts that are data: advice on known patterns."""
     found: dict[str, str] = {}
-    for pattern, english in advice.texts().items():
-        other = advice.texts(lang)[pattern]
+    for pattern, english in advice_texts().items():
+        other = advice_texts(lang)[pattern]
         found |= {english.what: other.what, english.check: other.check, english.change: other.change}
     return found

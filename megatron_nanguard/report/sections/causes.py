@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from megatron_nanguard.diagnosis.advice import texts
-from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.diagnosis.texts import advice_texts, meaning
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
@@ -77,7 +76,7 @@ def describe_advice(opened: OpenedIncident) -> Block | None:
 
 
 def _advice_point(pattern: str) -> Point:
-    text = texts().get(pattern)
+    text = advice_texts().get(pattern)
     if text is None:
         return Point(pattern.replace("_", " "))
     return Point(

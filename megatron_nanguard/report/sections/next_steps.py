@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from megatron_nanguard.diagnosis.looking import CONFIRM
+from megatron_nanguard.diagnosis.next_steps.first_look import CONFIRM
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, is_runnable
 from megatron_nanguard.records.causes import Cause, Family, family_of
 from megatron_nanguard.records.incident import Incident, RankedCause

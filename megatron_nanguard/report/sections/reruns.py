@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from megatron_nanguard.diagnosis.origin_facts import tried
-from megatron_nanguard.diagnosis.repetition import conclusion
+from megatron_nanguard.diagnosis.suspect_call import conclusion, name_call
 from megatron_nanguard.records.arbitration import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
@@ -123,7 +122,7 @@ def _result(replay: ReplaySummary, kind: str) -> str:
 
 
 def _call_rows(call: Arbitration, origins: Sequence[Origin]) -> Iterator[tuple[str, str]]:
-    yield phrase("call"), joined(LISTED, (tried(call), call.module))
+    yield phrase("call"), joined(LISTED, (name_call(call), call.module))
     if call.repeats:
         yield phrase("same device"), REPEATED.format(bad=call.repeats_bad, repeats=call.repeats)
     if call.peer != NOT_TRIED:

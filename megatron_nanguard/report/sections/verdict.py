@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.diagnosis.texts import meaning
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase

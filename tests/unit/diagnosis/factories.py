@@ -1,16 +1,17 @@
-"""Traces and evidence for the diagnosis: a factory makes a complete one, and takes what a test wants different."""
+"""Traces and cases for the diagnosis: a factory makes a complete one, and takes what a test wants different."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.incident import Incident, Origin
+from megatron_nanguard.records.postmortem import RankSets
+from megatron_nanguard.records.replay import ReplaySummary
 from megatron_nanguard.records.trace import (
     CauseLink,
     Message,
@@ -21,6 +22,7 @@ from megatron_nanguard.records.trace import (
     TracedOrigin,
     TracedPlace,
 )
+from tests.unit.factories import incident
 
 # rank = tp + 2 * (dp + 2 * pp)
 LAYOUT_A = {
@@ -112,9 +114,22 @@ def origin(**changes: Any) -> Origin:
     return replace(record, **changes)
 
 
-def evidence(**changes: Any) -> Evidence:
-    """An alarm of which nothing is known."""
-    return replace(Evidence(step=3, kind=Kind.GRADIENT_BEFORE_REDUCTION, ranks=RankSets((), (), ())), **changes)
+def case(**changes: Any) -> Case:
+    """An incident of which nothing is known; takes fields of the case, its incident and its replay."""
+    return changed(Case(incident()), **changes)
+
+
+def changed(known: Case, **changes: Any) -> Case:
+    """The same case with some fields of it, its incident and its replay changed."""
+    of_case = {name: changes.pop(name) for name in ("earlier", "host_options") if name in changes}
+    of_replay = {one.name: changes.pop(one.name) for one in fields(ReplaySummary) if one.name in changes}
+    replay = replace(known.incident.replay, **of_replay)
+    return replace(known, incident=replace(known.incident, replay=replay, **changes), **of_case)
+
+
+def earlier(step: int, *ranks: int, **changes: Any) -> Incident:
+    """An incident of the same run in which some ranks were bad before the reduction."""
+    return incident(step=step, ranks=RankSets(ranks, (), ()), **changes)
 
 
 def arbitration(**changes: Any) -> Arbitration:

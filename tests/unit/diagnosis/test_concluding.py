@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.diagnosis.concluding import conclude, gather
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, ScalerFacts
-from megatron_nanguard.records.device import RankDevice
+from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.records.incident import Incident, Infected, MicrobatchLosses, RankedCause
 from megatron_nanguard.records.json.conversion import from_json, to_json
-from megatron_nanguard.records.postmortem import RankSets, ScalerState
+from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import group, message, origin, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import incident
 
 TWO = incident(ranks=RankSets((4, 5), (), ()), infected=(Infected(4, "by the layout", "", ()),))
+FINITE_LOSS = MicrobatchLosses(2, 2, 1.0, 1.5, ())
 
 
 def test_the_joined_origin_is_judged_and_read_back() -> None:
@@ -46,55 +45,6 @@ def test_without_any_trace_the_layout_has_the_word_and_nothing_is_decided() -> N
     assert [cause.cause for cause in concluded.causes] == ["undecided"]
 
 
-def test_the_scaler_and_its_replays_reach_the_rules() -> None:
-    tried = ReplaySummary(done=True, previous_batch="bad", lower_scale="finite")
-    found = gather(incident(loss_scale=1024.0, scaler=ScalerState(False, True, 2), replay=tried))
-
-    assert found.scaler == ScalerFacts(1024.0, just_raised=True, skips_in_a_row=2, lower_scale="finite")
-    assert found.previous_batch == "bad"
-
-
-def test_a_constant_scale_is_no_scaler() -> None:
-    assert gather(incident(loss_scale=4.0)).scaler is None
-
-
-def test_earlier_incidents_count_unless_they_explain_themselves() -> None:
-    sets = RankSets((4, 5), (), ())
-    earlier = [
-        incident(step=3, ranks=sets, causes=(cause("undecided"),)),
-        incident(step=5, ranks=sets, causes=(cause("loss_or_mask"),)),
-        incident(step=8, ranks=sets, origin=(origin(rank=7), origin(rank=2)), causes=(cause("operator"),)),
-    ]
-
-    assert gather(incident(), earlier).earlier == (
-        EarlierIncident(3, (4, 5)),
-        EarlierIncident(8, (2, 7), "decoder.layers.3.mlp", "log"),
-    )
-
-
-def test_another_attempt_is_told_with_its_devices_and_always_where_it_met_the_same_step() -> None:
-    explained, devices = (cause("numerics"),), (RankDevice(4, "node1", "cuda:4"), RankDevice(7, "node1", "cuda:7"))
-    earlier = [
-        incident(run_id="first", step=3, ranks=RankSets((4,), (), ()), causes=explained, accused_devices=devices),
-        incident(run_id="first", step=2, ranks=RankSets((4,), (), ()), causes=explained, accused_devices=devices),
-        incident(run_id="first", step=2, origin=(origin(rank=7),), accused_devices=devices),
-    ]
-
-    gathered = gather(incident(step=3, num_hosts=2, accused_devices=devices[:1]), earlier)
-
-    assert (gathered.devices, gathered.num_hosts) == (devices[:1], 2)
-    assert gathered.earlier == (
-        EarlierIncident(3, (4,), attempt="first", devices=devices[:1]),
-        EarlierIncident(2, (7,), "decoder.layers.3.mlp", "log", attempt="first", devices=devices[1:]),
-    )
-
-
-def test_options_of_the_host_reach_the_next_experiment() -> None:
-    options = {"transformer_impl": "local"}
-    assert gather(incident(), (), options).host_options == options
-    assert gather(incident()).host_options == {}
-
-
 def test_a_bad_loss_tells_by_when_it_had_begun_where_no_operator_is_known() -> None:
     losses = (MicrobatchLosses(0, 2, 1.0, 1.5, ()), MicrobatchLosses(1, 2, 1.0, 1.0, (1,)))
     gone = ReplaySummary(done=True, passes=(ReplayPass("plain", "no"),))
@@ -123,5 +73,41 @@ def test_the_clean_ranks_are_told_why() -> None:
     )
 
 
-def cause(code: str) -> RankedCause:
-    return RankedCause(code, 0.9, ("fact",), (), (), "")
+def test_ranks_that_were_sent_bad_values_are_told_from_the_origin() -> None:
+    infected = (Infected(4, "TP all-reduce", "g", (5,)), Infected(7, "DP gradient all-reduce", "h", (5,)))
+    known = incident(origin=(origin(),), infected=infected, ranks=RankSets((4, 5), (7,), ()))
+
+    assert conclude(known, ()).summary == (
+        "Step 3: something was not finite. Rank 4 received bad values before it, by other communication."
+    )
+
+
+def test_without_an_origin_no_rank_is_known_to_have_received_bad_values() -> None:
+    no_origin = incident(infected=(Infected(4, "x", "g", (5,)),))
+
+    assert conclude(no_origin, ()).summary == no_origin.summary
+    assert conclude(incident(origin=(origin(),)), ()).summary == no_origin.summary
+
+
+def test_an_earlier_incident_that_its_values_explain_is_left_out() -> None:
+    bad_before = RankSets((5,), (), ())
+    explained, open_one = (
+        incident(step=step, ranks=bad_before, causes=(RankedCause(code, 0.9, ("fact",), (), (), ""),))
+        for step, code in ((1, "numerics"), (2, "undecided"))
+    )
+    now = incident(ranks=bad_before, replay=ReplaySummary(done=True, passes=(ReplayPass("plain", "no"),)))
+
+    said = [fact for cause in conclude(now, (), (explained, open_one)).causes for fact in cause.for_ + cause.against]
+
+    assert "rank 5 was the only bad rank in step 2 already" in said
+    assert not [fact for fact in said if "step 1" in fact]
+
+
+def test_options_of_the_host_reach_the_next_step() -> None:
+    found = incident(origin=(origin(operator="FusedAttentionBackward", source_line=None),), losses=(FINITE_LOSS,))
+
+    def first_step(**options: str) -> str:
+        return next(cause.next for cause in conclude(found, (), (), options).causes if cause.next)
+
+    assert "(now transformer_engine)" in first_step(transformer_impl="transformer_engine")
+    assert "--transformer-impl" not in first_step(transformer_impl="local")

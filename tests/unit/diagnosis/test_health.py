@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.diagnosis import verdict
-from megatron_nanguard.diagnosis.evidence import Evidence
+from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.health import worth_telling
 from megatron_nanguard.diagnosis.rules import communication, hardware_persistent, hardware_transient
+from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.health import HealthDifference
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import arbitration, evidence, origin
+from tests.unit.diagnosis.factories import arbitration, case, origin
 from tests.unit.factories import incident
 from tests.unit.hardware import CORRECTED, HOST_LOST_DATA, LINK, LOST_DATA, NOTE, SLOW, health
 
@@ -26,10 +26,10 @@ ITSELF = (
 NUMERICS = arbitration(repeats=8, repeats_bad=8, peer="bad", reference_fp64="bad")
 
 
-def on_rank_5(*differences: HealthDifference, **changes: object) -> Evidence:
+def on_rank_5(*differences: HealthDifference, **changes: object) -> Case:
     """An origin on rank 5, whose device tells of this, beside a healthy one."""
     told = (health(5, *differences), health(2))
-    return evidence(**{"origins": (origin(),), "ranks": SETS, "health": told, **changes})
+    return case(**{"origin": (origin(),), "ranks": SETS, "health": told, **changes})
 
 
 def test_a_device_that_lost_data_outweighs_a_proof_of_numerics() -> None:
@@ -67,7 +67,7 @@ def test_without_a_replay_the_device_is_named_all_the_same() -> None:
 
 def test_weights_that_were_bad_before_do_not_hide_the_device_that_spoiled_them() -> None:
     spoiled = origin(kind=OriginKind.OUTSIDE, operator="parameter a.weight")
-    first = verdict(on_rank_5(LOST_DATA, passes=BACK, origins=(spoiled,)))[0]
+    first = verdict(on_rank_5(LOST_DATA, passes=BACK, origin=(spoiled,)))[0]
     assert first.cause == "hardware_persistent"
 
 
@@ -86,7 +86,7 @@ def test_an_error_on_another_device_says_little() -> None:
 
 def test_an_origin_on_a_silent_device_speaks_against_the_one_that_reports() -> None:
     both = (origin(), origin(rank=7))
-    found = hardware_persistent.judge(on_rank_5(LOST_DATA, passes=BACK, origins=both))
+    found = hardware_persistent.judge(on_rank_5(LOST_DATA, passes=BACK, origin=both))
     assert found is not None
     assert found.confidence < 0.2
     assert found.against[0] == "it began on rank 7 too, where no device reports such an error"
@@ -94,14 +94,14 @@ def test_an_origin_on_a_silent_device_speaks_against_the_one_that_reports() -> N
 
 def test_one_member_of_a_communication_explains_it() -> None:
     sent = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", rank=1, ranks=(1, 5))
-    found = hardware_transient.judge(on_rank_5(LOST_DATA, origins=(sent,)))
+    found = hardware_transient.judge(on_rank_5(LOST_DATA, origin=(sent,)))
     assert found is not None
     assert (found.confidence, found.against) == (0.99, ())
 
 
 def test_where_nobody_knows_where_it_began_it_is_strong_and_not_all() -> None:
     sets = RankSets((4, 5), (0, 1), (2, 3))
-    found = hardware_transient.judge(on_rank_5(LOST_DATA, origins=(), ranks=sets))
+    found = hardware_transient.judge(on_rank_5(LOST_DATA, origin=(), ranks=sets))
     assert found is not None
     assert found.confidence == 0.88
     assert "whether it began on rank 5" in found.not_tested
@@ -139,7 +139,7 @@ def test_a_device_that_was_asked_leaves_no_question_open() -> None:
 
 def test_errors_on_links_are_a_hint_at_the_transport() -> None:
     sent = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", rank=1, ranks=(1, 5))
-    found = communication.judge(on_rank_5(LINK, origins=(sent,)))
+    found = communication.judge(on_rank_5(LINK, origin=(sent,)))
     assert found is not None
     words = "the device of rank 5 counted errors on its links: NVLink CRC errors, flits from 0 to 7"
     assert found.for_[1:] == (words,)

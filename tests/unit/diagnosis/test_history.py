@@ -7,36 +7,39 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.diagnosis import verdict
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, Evidence
+from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.history import bears_on
 from megatron_nanguard.diagnosis.rules import data, hardware_persistent, hardware_transient, uninitialised_or_race
+from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.device import RankDevice
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.incident import Incident, RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
-from tests.unit.diagnosis.factories import arbitration, evidence, origin
+from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
+from tests.unit.factories import incident
 
 CARD_3, CARD_4 = RankDevice(5, "node7", "cuda:3"), RankDevice(5, "node7", "cuda:4")
 FAR = RankDevice(5, "node9", "cuda:3")
 ATTEMPT = "20260101T120000Z-ab12"
 
 
-def now(*earlier: EarlierIncident, **changes: Any) -> Evidence:
+def now(*before: Incident, **changes: Any) -> Case:
     """Step 130, rank 5 on card 3 of node7, gone in the replay."""
     known: dict[str, Any] = {
         "step": 130,
-        "origins": (origin(),),
+        "origin": (origin(),),
         "ranks": RankSets((5,), (), ()),
-        "devices": (CARD_3,),
+        "accused_devices": (CARD_3,),
         "num_hosts": 16,
         "passes": (ReplayPass("plain", "no"),),
     }
-    return evidence(**{**known, **changes}, earlier=earlier)
+    return case(**{**known, **changes}, earlier=before)
 
 
-def then(device: RankDevice = CARD_3, step: int = 120, rank: int = 9, attempt: str = ATTEMPT) -> EarlierIncident:
+def then(device: RankDevice = CARD_3, step: int = 120, rank: int = 9, attempt: str = ATTEMPT) -> Incident:
     """What an earlier attempt met, in which another rank was on the device."""
-    return EarlierIncident(step, (rank,), "decoder.layers.3.mlp", "log", attempt, (replace(device, rank=rank),))
+    devices = (replace(device, rank=rank),)
+    return earlier(step, origin=(origin(rank=rank),), run_id=attempt, accused_devices=devices)
 
 
 def against(found: RankedCause | None) -> tuple[str, ...]:
@@ -97,7 +100,7 @@ def test_the_host_is_suspect_where_its_devices_differ_and_it_is_one_of_several()
 def test_a_host_with_one_device_stands_for_it_unless_there_is_no_other(num_hosts: int) -> None:
     alone = RankDevice(5, "node7", "")
 
-    found = hardware_persistent.judge(now(then(alone), devices=(alone,), num_hosts=num_hosts))
+    found = hardware_persistent.judge(now(then(alone), accused_devices=(alone,), num_hosts=num_hosts))
 
     assert (found is not None) == (num_hosts > 1)
 
@@ -132,7 +135,7 @@ def test_the_same_step_on_the_same_device_tells_neither() -> None:
 
 def test_a_set_of_ranks_larger_than_a_host_accuses_no_device() -> None:
     everybody = tuple(RankDevice(rank, "node7", f"cuda:{rank}") for rank in range(9))
-    seen = now(then(), origins=(), ranks=RankSets(tuple(range(9)), (), ()), devices=everybody)
+    seen = now(then(), origin=(), ranks=RankSets(tuple(range(9)), (), ()), accused_devices=everybody)
 
     assert hardware_persistent.judge(seen) is None
 
@@ -147,7 +150,7 @@ def test_what_wanders_is_a_race_and_what_stays_is_none() -> None:
 
 
 def test_what_keeps_to_a_rank_speaks_for_a_lasting_fault_and_against_a_passing_one() -> None:
-    seen = now(*(EarlierIncident(step, (5,)) for step in (120, 121, 122)))
+    seen = now(*(earlier(step, 5) for step in (120, 121, 122)))
 
     words = ("rank 5 was the only bad rank in step 120, step 121 and step 122 already",)
     lasting, passing = hardware_persistent.judge(seen), hardware_transient.judge(seen)
@@ -157,6 +160,33 @@ def test_what_keeps_to_a_rank_speaks_for_a_lasting_fault_and_against_a_passing_o
 
 
 def test_a_rank_among_several_bad_ones_is_not_the_only_one() -> None:
-    found = hardware_persistent.judge(now(EarlierIncident(120, (4, 5))))
+    found = hardware_persistent.judge(now(earlier(120, 4, 5)))
 
     assert found is not None and found.for_ == ("rank 5 was among the bad ranks in step 120 already",)
+
+
+def test_an_earlier_incident_bears_on_this_one_unless_its_values_explain_it() -> None:
+    this = incident(step=9)
+
+    def bears(code: str, **changes: Any) -> bool:
+        return bears_on(earlier(3, 4, causes=(RankedCause(code, 0.9, ("fact",), (), (), ""),), **changes), this)
+
+    assert bears("undecided") and bears("operator") and bears_on(earlier(3, 4), this)
+    assert not bears("loss_or_mask")
+
+
+def test_the_same_step_of_another_attempt_always_bears_on_this_one() -> None:
+    explained = (RankedCause("numerics", 0.9, ("fact",), (), (), ""),)
+
+    assert bears_on(earlier(3, 4, run_id="first", causes=explained), incident(step=3))
+    assert not bears_on(earlier(2, 4, run_id="first", causes=explained), incident(step=3))
+
+
+def test_the_devices_of_an_earlier_incident_are_those_of_its_origins() -> None:
+    others = RankDevice(4, "node7", "cuda:3")
+    seen = now(earlier(120, origin=(origin(rank=7),), run_id=ATTEMPT, accused_devices=(others, replace(FAR, rank=7))))
+
+    assert hardware_persistent.judge(seen) is None
+    assert against(hardware_transient.judge(seen)) == (
+        f"step 120 of attempt {ATTEMPT} was bad on rank 7, on other devices",
+    )

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.diagnosis import RULES, Rule, verdict
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, ScalerFacts, Spot
+from megatron_nanguard.diagnosis.rules import RULES, Rule
+from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.audit import AuditFinding
-from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
-from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses, RankedCause
+from megatron_nanguard.records.postmortem import Kind, RankSets, ScalerState
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import NAN, arbitration, evidence, origin
+from tests.unit.diagnosis.factories import NAN, arbitration, case, earlier, origin
 
 FINITE_LOSS = (MicrobatchLosses(2, 2, 1.0, 1.5, ()),)
 BAD_LOSS = (MicrobatchLosses(2, 2, None, None, (5,)),)
@@ -28,11 +28,11 @@ def passes(**came_back: str) -> tuple[ReplayPass, ...]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__module__.rpartition(".")[2])
 def test_a_rule_without_evidence_says_nothing(rule: Rule) -> None:
-    assert rule(evidence()) is None
+    assert rule(case()) is None
 
 
 def test_nothing_known_is_undecided() -> None:
-    assert verdict(evidence()) == (
+    assert verdict(case()) == (
         RankedCause(
             cause="undecided",
             confidence=1.0,
@@ -55,25 +55,25 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "audited": True,
             "audit": (AuditFinding("batch", "micro-batch 2, key weights", "nan", 5),),
-            "origins": (origin(kind=OriginKind.OUTSIDE, operator="tensor (4, 8) float32", module=""),),
+            "origin": (origin(kind=OriginKind.OUTSIDE, operator="tensor (4, 8) float32", module=""),),
         },
     ),
     "F03 labels all masked": (
         "loss_or_mask",
-        {"origins": (origin(operator="div", module=""),), "zero_tokens": (Spot(5, 2),), "losses": BAD_LOSS},
+        {"origin": (origin(operator="div", module=""),), "zero_tokens": (BatchSpot(5, 2),), "losses": BAD_LOSS},
     ),
     "F06 exp of the branch not picked": (
         "loss_or_mask",
-        {"origins": (origin(operator="exp", pattern="inf", facts=INF, phase="forward"),), "losses": FINITE_LOSS},
+        {"origin": (origin(operator="exp", pattern="inf", facts=INF, phase="forward"),), "losses": FINITE_LOSS},
     ),
     "F10 fully masked row": (
         "loss_or_mask",
-        {"origins": (origin(operator="_softmax", phase="forward", module="decoder.layers.0.self_attention"),)},
+        {"origin": (origin(operator="_softmax", phase="forward", module="decoder.layers.0.self_attention"),)},
     ),
     "F13 wrong backward": (
         "operator",
         {
-            "origins": (origin(operator="FusedAttentionBackward", output="grad of k"),),
+            "origin": (origin(operator="FusedAttentionBackward", output="grad of k"),),
             "losses": FINITE_LOSS,
             "arbitrations": (arbitration(**ALWAYS, peer="bad", reference_fp64="finite"),),
         },
@@ -81,13 +81,13 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "F19 half-written buffer": (
         "uninitialised_or_race",
         {
-            "origins": (origin(kind=OriginKind.NEVER_WRITTEN, operator="add"),),
+            "origin": (origin(kind=OriginKind.NEVER_WRITTEN, operator="add"),),
             "passes": passes(plain="no", synchronous="no", marker="yes"),
         },
     ),
     "F22 stale bucket": (
         "uninitialised_or_race",
-        {"origins": (origin(kind=OriginKind.OUTSIDE, operator="gradient of decoder.layers.3.mlp.linear_fc1.weight"),)},
+        {"origin": (origin(kind=OriginKind.OUTSIDE, operator="gradient of decoder.layers.3.mlp.linear_fc1.weight"),)},
     ),
     "F24 race that vanishes under synchronisation": (
         "uninitialised_or_race",
@@ -95,30 +95,32 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "F27 corrupted receive buffer": (
         "communication",
-        {"origins": (origin(kind=OriginKind.COMMUNICATION, operator="recv_", ranks=(5,)),)},
+        {"origin": (origin(kind=OriginKind.COMMUNICATION, operator="recv_", ranks=(5,)),)},
     ),
     "F34 range of fp16": (
         "numerics",
         {
-            "origins": (origin(operator="mm", phase="forward", pattern="inf", facts=replace(INF, dtype="float16")),),
+            "origin": (origin(operator="mm", phase="forward", pattern="inf", facts=replace(INF, dtype="float16")),),
             "arbitrations": (arbitration(**ALWAYS, out_of_range=True, reference_fp64="finite"),),
         },
     ),
     "log of a negative": (
         "numerics",
-        {"origins": (origin(phase="forward"),), "arbitrations": (arbitration(**ALWAYS, reference_fp64="bad"),)},
+        {"origin": (origin(phase="forward"),), "arbitrations": (arbitration(**ALWAYS, reference_fp64="bad"),)},
     ),
     "fp16 sum over ranks": (
         "numerics",
-        {"origins": (origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", ranks=(4, 5)),)},
+        {"origin": (origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", ranks=(4, 5)),)},
     ),
     "F41 only the norm overflows": ("norm_overflow", {"kind": Kind.NORM_OVERFLOW, "grad_norm": float("inf")}),
     "F42 NaN in the clip coefficient": ("framework", {"kind": Kind.DEAD_STEP, "clip_coefficient": float("nan")}),
     "F43 overflow at every scale": (
         "numerics",
         {
-            "origins": (origin(operator="mul", pattern="inf", facts=replace(INF, dtype="float16")),),
-            "scaler": ScalerFacts(1.0, skips_in_a_row=8, lower_scale="bad"),
+            "origin": (origin(operator="mul", pattern="inf", facts=replace(INF, dtype="float16")),),
+            "scaler": ScalerState(False, False, 8),
+            "loss_scale": 1.0,
+            "lower_scale": "bad",
         },
     ),
     "F44 NaN weights": (
@@ -126,7 +128,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "audited": True,
             "audit": (AuditFinding("weight", "decoder.layers.1.mlp.linear_fc1.weight", "nan", 5),),
-            "origins": (origin(kind=OriginKind.OUTSIDE, operator="parameter decoder.layers.1.mlp.linear_fc1.weight"),),
+            "origin": (origin(kind=OriginKind.OUTSIDE, operator="parameter decoder.layers.1.mlp.linear_fc1.weight"),),
         },
     ),
     "F47 poisoned second moment": (
@@ -136,7 +138,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "F50 bit flip, call known": (
         "hardware_transient",
         {
-            "origins": (origin(operator="mm"),),
+            "origin": (origin(operator="mm"),),
             "passes": passes(plain="no"),
             "ranks": RankSets((5,), (0,), ()),
             "arbitrations": (arbitration(repeats=8, repeats_bad=0),),
@@ -145,22 +147,23 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "F51 device bound": (
         "hardware_persistent",
         {
-            "origins": (origin(operator="mm"),),
+            "origin": (origin(operator="mm"),),
             "arbitrations": (arbitration(**ALWAYS, peer="finite", peer_rank=1, reference_fp64="finite"),),
         },
     ),
     "N01 scale search": (
         "loss_scaler",
         {
-            "origins": (origin(kind=OriginKind.SCALER, operator="_to_copy", pattern="inf"),),
-            "scaler": ScalerFacts(2.0**32, in_search=True),
+            "origin": (origin(kind=OriginKind.SCALER, operator="_to_copy", pattern="inf"),),
+            "scaler": ScalerState(True, False, 0),
+            "loss_scale": 2.0**32,
         },
     ),
     "batch changed after it was fetched": (
         "uninitialised_or_race",
         {
-            "batch_changed": (Spot(5, 2),),
-            "origins": (origin(kind=OriginKind.OUTSIDE, operator="tensor (4, 8) float32", module=""),),
+            "changed_after_fetch": (BatchSpot(5, 2),),
+            "origin": (origin(kind=OriginKind.OUTSIDE, operator="tensor (4, 8) float32", module=""),),
         },
     ),
     "alarm without anything bad": (
@@ -170,19 +173,19 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "F53 sometimes, no second device": (
         "undecided",
         {
-            "origins": (origin(operator="mm"),),
+            "origin": (origin(operator="mm"),),
             "losses": FINITE_LOSS,
             "arbitrations": (arbitration(repeats=8, repeats_bad=2),),
         },
     ),
     "clean replay and nothing else": ("undecided", {"passes": passes(plain="no"), "ranks": RankSets((5,), (), ())}),
-    "an operator that was not tried again": ("undecided", {"origins": (origin(operator="mm"),)}),
+    "an operator that was not tried again": ("undecided", {"origin": (origin(operator="mm"),)}),
 }
 
 
 @pytest.mark.parametrize(("expected", "facts"), CLASSES.values(), ids=CLASSES)
 def test_a_fault_of_the_field_is_given_its_class(expected: str, facts: dict[str, Any]) -> None:
-    found = verdict(evidence(**facts))
+    found = verdict(case(**facts))
 
     assert found[0].cause == expected, found
     assert all(cause.for_ for cause in found)
@@ -195,7 +198,7 @@ def test_the_whole_verdict_on_a_wrong_kernel() -> None:
     call = "aten.log.default on rank 5"
     where = "FusedAttentionBackward in decoder.layers.3.mlp"
 
-    assert verdict(evidence(**facts)) == (
+    assert verdict(case(**facts)) == (
         RankedCause(
             cause="operator",
             confidence=0.98,
@@ -213,7 +216,7 @@ def test_the_whole_verdict_on_a_wrong_kernel() -> None:
 
 
 def test_the_first_two_are_told_apart_by_one_switch() -> None:
-    found = verdict(evidence(**CLASSES["F53 sometimes, no second device"][1]))
+    found = verdict(case(**CLASSES["F53 sometimes, no second device"][1]))
 
     assert [cause.cause for cause in found] == ["undecided", "hardware_transient", "operator"]
     assert found[0].for_ == ("passing hardware fault (0.73) and faulty operator (0.62): neither stands out",)
@@ -224,10 +227,10 @@ def test_the_first_two_are_told_apart_by_one_switch() -> None:
 
 
 def test_two_causes_that_are_both_settled_may_both_be_true() -> None:
-    both = evidence(
+    both = case(
         audited=True,
         audit=(AuditFinding("batch", "micro-batch 2, key weights", "nan", 0),),
-        origins=(
+        origin=(
             origin(kind=OriginKind.OUTSIDE, operator="tensor (4, 8) float32", rank=0),
             origin(operator="FusedAttentionBackward"),
         ),
@@ -239,8 +242,8 @@ def test_two_causes_that_are_both_settled_may_both_be_true() -> None:
 
 
 def test_a_hundred_ranks_with_the_same_fault_weigh_as_one() -> None:
-    one = evidence(origins=(origin(operator="mm"),))
-    many = evidence(origins=tuple(origin(operator="mm", rank=rank, module=f"m{rank}") for rank in range(100)))
+    one = case(origin=(origin(operator="mm"),))
+    many = case(origin=tuple(origin(operator="mm", rank=rank, module=f"m{rank}") for rank in range(100)))
 
     (first,), (second,) = (tuple(c for c in verdict(each) if c.cause == "operator") for each in (one, many))
 
@@ -250,17 +253,17 @@ def test_a_hundred_ranks_with_the_same_fault_weigh_as_one() -> None:
 
 
 def test_hardware_is_never_called_persistent_without_a_second_device() -> None:
-    alone = evidence(origins=(origin(operator="mm"),), arbitrations=(arbitration(**ALWAYS, reference_fp64="finite"),))
+    alone = case(origin=(origin(operator="mm"),), arbitrations=(arbitration(**ALWAYS, reference_fp64="finite"),))
 
     assert "hardware_persistent" not in {cause.cause for cause in verdict(alone)}
 
 
 def test_a_clean_replay_alone_convicts_no_device() -> None:
-    facts = evidence(
+    facts = case(
         passes=passes(plain="no", synchronous="no", marker="no"),
         exact=True,
         ranks=RankSets((5,), (0, 1), ()),
-        earlier=(EarlierIncident(1, (5,)),),
+        earlier=(earlier(1, 5),),
     )
 
     transient = next(cause for cause in verdict(facts) if cause.cause == "hardware_transient")

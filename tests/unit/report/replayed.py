@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from megatron_nanguard.diagnosis import verdict
 from megatron_nanguard.diagnosis.advice import advise
+from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.incident import Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from tests.unit.diagnosis.factories import arbitration, evidence, origin
+from tests.unit.diagnosis.factories import arbitration, case, origin
 from tests.unit.factories import REPLICA_0, REPLICA_1, SETS
 from tests.unit.report.factories import DEMO, opened_incident, row
 
@@ -24,9 +24,9 @@ INFECTED: Final = (
     Infected(6, "DP gradient all-reduce", DP.format(0, 1, 4, 6), (4,)),
     Infected(7, "DP gradient all-reduce", DP.format(1, 1, 5, 7), (5,)),
 )
-FOUND: Final = evidence(
+FOUND: Final = case(
     audited=True,
-    origins=(origin(path=("log in decoder.layers.3.mlp", "mul in decoder.layers.3.mlp")),),
+    origin=(origin(path=("log in decoder.layers.3.mlp", "mul in decoder.layers.3.mlp")),),
     passes=(ReplayPass("plain", "yes"), ReplayPass("traced", "yes")),
     exact=True,
     arbitrations=(arbitration(repeats=8, repeats_bad=8, peer="bad", reference_fp64="bad"),),
@@ -50,15 +50,15 @@ REPLAYED: Final[OpenedIncident] = opened_incident(
     ranks=SETS,
     groups=(REPLICA_0,),
     infected_groups=(REPLICA_1,),
-    origin=FOUND.origins,
+    origin=FOUND.incident.origin,
     infected=INFECTED,
     causes=verdict(FOUND),
     advice=advise(FOUND),
-    arbitrations=FOUND.arbitrations,
+    arbitrations=FOUND.incident.arbitrations,
     parameters=PARAMETERS,
     losses=(MicrobatchLosses(1, 4, 10.25, 10.5, ()), MicrobatchLosses(2, 4, 10.125, 10.75, ())),
     replay=ReplaySummary(
-        True, "", True, stages=("plain: 0.34 s", "traced, micro-batch 2: 0.90 s"), passes=FOUND.passes
+        True, "", True, stages=("plain: 0.34 s", "traced, micro-batch 2: 0.90 s"), passes=FOUND.incident.replay.passes
     ),
     notes=("rank 3: a note that only this rank has",),
 )

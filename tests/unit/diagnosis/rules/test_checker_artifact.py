@@ -6,13 +6,13 @@ from megatron_nanguard.diagnosis.rules.checker_artifact import judge
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
-from tests.unit.diagnosis.factories import evidence, origin
+from tests.unit.diagnosis.factories import case, origin
 
 ALL_CLEAN = RankSets((), (), (0, 1))
 
 
 def test_a_failed_guard_and_no_bad_rank() -> None:
-    facts = evidence(ranks=ALL_CLEAN, own_faults=(1,), passes=(ReplayPass("plain", "no"),), exact=True)
+    facts = case(ranks=ALL_CLEAN, own_faults=(1,), passes=(ReplayPass("plain", "no"),), exact=True)
 
     assert judge(facts) == RankedCause(
         cause="checker_artifact",
@@ -29,7 +29,7 @@ def test_a_failed_guard_and_no_bad_rank() -> None:
 
 
 def test_an_origin_acquits_the_checker() -> None:
-    found = judge(evidence(ranks=RankSets((5,), (), ()), own_faults=(1,), origins=(origin(),)))
+    found = judge(case(ranks=RankSets((5,), (), ()), own_faults=(1,), origin=(origin(),)))
 
     assert found is not None
     assert found.confidence < 0.05
@@ -37,4 +37,4 @@ def test_an_origin_acquits_the_checker() -> None:
 
 
 def test_bad_gradients_are_no_artifact() -> None:
-    assert judge(evidence(ranks=RankSets((5,), (0,), ()))) is None
+    assert judge(case(ranks=RankSets((5,), (0,), ()))) is None

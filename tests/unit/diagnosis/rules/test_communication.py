@@ -7,13 +7,13 @@ from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import evidence, origin
+from tests.unit.diagnosis.factories import case, origin
 
 RECEIVED = origin(kind=OriginKind.COMMUNICATION, operator="recv_", output="no. 2 of rank 1 to rank 5", ranks=(5,))
 
 
 def test_a_bad_receive_from_a_finite_sender() -> None:
-    assert judge(evidence(origins=(RECEIVED,), passes=(ReplayPass("plain", "no"),))) == RankedCause(
+    assert judge(case(origin=(RECEIVED,), passes=(ReplayPass("plain", "no"),))) == RankedCause(
         cause="communication",
         confidence=0.97,
         for_=(
@@ -27,7 +27,7 @@ def test_a_bad_receive_from_a_finite_sender() -> None:
 
 
 def test_gradients_that_went_bad_in_the_reduction_without_a_trace() -> None:
-    found = judge(evidence(kind=Kind.GRADIENT_AFTER_REDUCTION))
+    found = judge(case(kind=Kind.GRADIENT_AFTER_REDUCTION))
 
     assert found is not None
     assert found.for_ == ("every local gradient was finite, the reduced ones are not",)
@@ -35,7 +35,7 @@ def test_gradients_that_went_bad_in_the_reduction_without_a_trace() -> None:
 
 def test_an_infinite_sum_is_rather_the_numbers() -> None:
     summed = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf", ranks=(4, 5))
-    found = judge(evidence(origins=(summed,)))
+    found = judge(case(origin=(summed,)))
 
     assert found is not None
     assert found.confidence < 0.2
@@ -43,4 +43,4 @@ def test_an_infinite_sum_is_rather_the_numbers() -> None:
 
 
 def test_what_was_bad_before_it_was_sent_is_not_the_transport() -> None:
-    assert judge(evidence(origins=(origin(),))) is None
+    assert judge(case(origin=(origin(),))) is None

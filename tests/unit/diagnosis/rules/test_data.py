@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.evidence import Spot
 from megatron_nanguard.diagnosis.rules.data import judge
 from megatron_nanguard.records.audit import AuditFinding
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.incident import BatchSpot, RankedCause
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import evidence, origin
+from tests.unit.diagnosis.factories import case, origin
 
 BATCH = AuditFinding("batch", "micro-batch 2, key weights", "nan", 5)
 
 
 def test_a_nan_in_the_batch_is_named_with_its_key() -> None:
-    assert judge(evidence(audited=True, audit=(BATCH,), previous_batch="finite")) == RankedCause(
+    assert judge(case(audited=True, audit=(BATCH,), previous_batch="finite")) == RankedCause(
         cause="data",
         confidence=0.98,
         for_=(
@@ -28,10 +27,10 @@ def test_a_nan_in_the_batch_is_named_with_its_key() -> None:
 
 def test_a_clean_batch_and_a_bad_state_acquit_it() -> None:
     found = judge(
-        evidence(
+        case(
             audited=True,
             audit=(AuditFinding("weight", "w", "nan", 0),),
-            origins=(origin(kind=OriginKind.OUTSIDE, operator="tensor (4,) float32"),),
+            origin=(origin(kind=OriginKind.OUTSIDE, operator="tensor (4,) float32"),),
             previous_batch="bad",
         )
     )
@@ -47,12 +46,12 @@ def test_a_clean_batch_and_a_bad_state_acquit_it() -> None:
 
 def test_a_batch_that_changed_later_is_not_the_data() -> None:
     outside = origin(kind=OriginKind.OUTSIDE, operator="tensor (4,) float32")
-    as_fetched = judge(evidence(origins=(outside,)))
-    changed = judge(evidence(origins=(outside,), batch_changed=(Spot(5, 2),)))
+    as_fetched = judge(case(origin=(outside,)))
+    changed = judge(case(origin=(outside,), changed_after_fetch=(BatchSpot(5, 2),)))
 
     assert as_fetched is not None and changed is not None
     assert changed.confidence < as_fetched.confidence / 2
 
 
 def test_an_operator_is_no_matter_of_the_data() -> None:
-    assert judge(evidence(audited=True, origins=(origin(),))) is None
+    assert judge(case(audited=True, origin=(origin(),))) is None

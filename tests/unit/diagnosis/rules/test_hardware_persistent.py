@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.diagnosis.evidence import EarlierIncident
 from megatron_nanguard.diagnosis.rules.hardware_persistent import judge
 from megatron_nanguard.records.incident import RankedCause
-from tests.unit.diagnosis.factories import arbitration, evidence, origin
+from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
 
 CONVICTED = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, reference_fp64="finite")
 
 
 def test_bad_here_and_finite_there() -> None:
-    facts = evidence(arbitrations=(CONVICTED,), earlier=(EarlierIncident(2, (5,), operator="log"),))
+    facts = case(arbitrations=(CONVICTED,), earlier=(earlier(2, origin=(origin(),)),))
 
     assert judge(facts) == RankedCause(
         cause="hardware_persistent",
@@ -43,11 +42,11 @@ def test_bad_here_and_finite_there() -> None:
     ],
 )
 def test_without_a_second_device_that_passes_nothing_is_said(changes: dict[str, object]) -> None:
-    assert judge(evidence(arbitrations=(replace(CONVICTED, **changes),))) is None  # type: ignore[arg-type]
+    assert judge(case(arbitrations=(replace(CONVICTED, **changes),))) is None  # type: ignore[arg-type]
 
 
 def test_the_same_failure_on_other_devices_speaks_against_this_one() -> None:
-    found = judge(evidence(arbitrations=(CONVICTED,), origins=(origin(), origin(rank=7))))
+    found = judge(case(arbitrations=(CONVICTED,), origin=(origin(), origin(rank=7))))
 
     assert found is not None
     assert found.against == ("the same operator fails on ranks 5, 7, on devices of their own",)

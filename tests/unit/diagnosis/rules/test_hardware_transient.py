@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, Spot
 from megatron_nanguard.diagnosis.rules.hardware_transient import WITHOUT_THE_CALL, judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.incident import BatchSpot, RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import arbitration, evidence, origin
+from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
 
 GONE = (ReplayPass("plain", "no"),)
 ALONE = RankSets((5,), (0, 1), ())
@@ -16,7 +15,7 @@ CALL = "aten.log.default on rank 5"
 
 
 def test_the_accused_call_is_finite_on_the_inputs_it_failed_on() -> None:
-    assert judge(evidence(passes=GONE, ranks=ALONE, arbitrations=(arbitration(repeats=8),))) == RankedCause(
+    assert judge(case(passes=GONE, ranks=ALONE, arbitrations=(arbitration(repeats=8),))) == RankedCause(
         cause="hardware_transient",
         confidence=0.9,
         for_=(
@@ -34,19 +33,19 @@ def test_a_fault_that_is_gone_the_second_time_it_is_traced_may_be_a_transient() 
     labels = ("plain", "traced", "probed")
     wavering = tuple(ReplayPass(label, came) for label, came in zip(labels, ("yes", "yes", "no"), strict=True))  # type: ignore[arg-type]
 
-    found = judge(evidence(passes=wavering, ranks=ALONE))
+    found = judge(case(passes=wavering, ranks=ALONE))
 
     assert found is not None and found.confidence <= WITHOUT_THE_CALL
     assert found.for_ == ("there in one traced replay, gone in the next, which differs in nothing",)
     assert found.against == ()
-    assert judge(evidence(passes=wavering[:2], ranks=ALONE)) is None
+    assert judge(case(passes=wavering[:2], ranks=ALONE)) is None
 
 
 def test_a_fault_that_comes_back_with_the_step_and_not_with_the_call_is_no_single_event() -> None:
     steady = tuple(ReplayPass(label, "yes") for label in ("plain", "traced"))  # type: ignore[arg-type]
     clean_alone = (arbitration(repeats=8, repeats_bad=0),)
 
-    found, once = judge(evidence(passes=steady, arbitrations=clean_alone)), judge(evidence(arbitrations=clean_alone))
+    found, once = judge(case(passes=steady, arbitrations=clean_alone)), judge(case(arbitrations=clean_alone))
 
     assert found is not None and once is not None and found.confidence < once.confidence
     assert found.against == ("the fault came back each time the step was run again: it was no single event",)
@@ -54,7 +53,7 @@ def test_a_fault_that_comes_back_with_the_step_and_not_with_the_call_is_no_singl
 
 
 def test_a_clean_replay_alone_has_a_ceiling() -> None:
-    found = judge(evidence(passes=GONE, ranks=ALONE))
+    found = judge(case(passes=GONE, ranks=ALONE))
 
     assert found is not None
     assert found.confidence <= WITHOUT_THE_CALL
@@ -62,14 +61,14 @@ def test_a_clean_replay_alone_has_a_ceiling() -> None:
 
 
 def test_a_call_that_fails_sometimes() -> None:
-    found = judge(evidence(arbitrations=(arbitration(repeats=8, repeats_bad=2),)))
+    found = judge(case(arbitrations=(arbitration(repeats=8, repeats_bad=2),)))
 
     assert found is not None and found.for_ == (f"{CALL} is bad 2 times of 8 on equal inputs",)
 
 
 def test_memory_explains_it_better() -> None:
     unwritten = origin(kind=OriginKind.NEVER_WRITTEN)
-    found = judge(evidence(passes=GONE, origins=(unwritten,), batch_changed=(Spot(0, 0),)))
+    found = judge(case(passes=GONE, origin=(unwritten,), changed_after_fetch=(BatchSpot(0, 0),)))
 
     assert found is not None
     assert found.confidence < 0.01
@@ -80,10 +79,10 @@ def test_memory_explains_it_better() -> None:
 
 
 def test_earlier_incidents_on_other_ranks_speak_against_one_device() -> None:
-    found = judge(evidence(passes=GONE, ranks=ALONE, earlier=(EarlierIncident(2, (3, 7)),)))
+    found = judge(case(passes=GONE, ranks=ALONE, earlier=(earlier(2, 3, 7),)))
 
     assert found is not None and found.against == ("step 2 was bad on ranks 3, 7, on other devices",)
 
 
 def test_a_call_that_fails_each_time_is_not_transient() -> None:
-    assert judge(evidence(arbitrations=(arbitration(repeats=8, repeats_bad=8),))) is None
+    assert judge(case(arbitrations=(arbitration(repeats=8, repeats_bad=8),))) is None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.evidence import ScalerFacts
 from megatron_nanguard.diagnosis.rules.loss_scaler import judge
 from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import evidence, origin
+from tests.unit.diagnosis.factories import case, origin
 
 SCALED = origin(kind=OriginKind.SCALER, operator="_to_copy", pattern="inf", module="")
 
 
 def test_a_step_that_is_finite_at_a_lower_scale() -> None:
-    facts = evidence(origins=(SCALED,), scaler=ScalerFacts(65536.0, just_raised=True, lower_scale="finite"))
+    facts = case(origin=(SCALED,), scaler=ScalerState(False, True, 0), loss_scale=65536.0, lower_scale="finite")
 
     assert judge(facts) == RankedCause(
         cause="loss_scaler",
@@ -29,7 +29,7 @@ def test_a_step_that_is_finite_at_a_lower_scale() -> None:
 
 
 def test_a_step_that_is_bad_at_a_lower_scale_too() -> None:
-    found = judge(evidence(origins=(SCALED,), scaler=ScalerFacts(65536.0, skips_in_a_row=7, lower_scale="bad")))
+    found = judge(case(origin=(SCALED,), scaler=ScalerState(False, False, 7), loss_scale=65536.0, lower_scale="bad"))
 
     assert found is not None
     assert found.confidence < 0.1
@@ -37,7 +37,7 @@ def test_a_step_that_is_bad_at_a_lower_scale_too() -> None:
 
 
 def test_a_nan_is_never_the_scale() -> None:
-    found = judge(evidence(origins=(SCALED, origin()), scaler=ScalerFacts(65536.0)))
+    found = judge(case(origin=(SCALED, origin()), scaler=ScalerState(False, False, 0), loss_scale=65536.0))
 
     assert found is not None
     assert found.confidence < 0.1
@@ -47,4 +47,4 @@ def test_a_nan_is_never_the_scale() -> None:
 
 
 def test_without_a_scaler_nothing_is_said() -> None:
-    assert judge(evidence(origins=(origin(),))) is None
+    assert judge(case(origin=(origin(),))) is None

@@ -7,11 +7,11 @@ import math
 from megatron_nanguard.diagnosis.rules.norm_overflow import judge
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import Kind, RankSets
-from tests.unit.diagnosis.factories import evidence, origin
+from tests.unit.diagnosis.factories import case, origin
 
 
 def test_finite_gradients_with_an_infinite_norm() -> None:
-    assert judge(evidence(kind=Kind.NORM_OVERFLOW, grad_norm=math.inf, ranks=RankSets((0, 1), (), ()))) == RankedCause(
+    assert judge(case(kind=Kind.NORM_OVERFLOW, grad_norm=math.inf, ranks=RankSets((0, 1), (), ()))) == RankedCause(
         cause="norm_overflow",
         confidence=0.92,
         for_=("every gradient is finite; the sum of their squares is beyond the range of float32",),
@@ -22,11 +22,11 @@ def test_finite_gradients_with_an_infinite_norm() -> None:
 
 
 def test_a_nan_norm_is_none() -> None:
-    assert judge(evidence(grad_norm=math.nan)) is None
+    assert judge(case(grad_norm=math.nan)) is None
 
 
 def test_bad_elements_explain_an_infinite_norm_better() -> None:
-    found = judge(evidence(grad_norm=math.inf, ranks=RankSets((5,), (), ()), origins=(origin(),)))
+    found = judge(case(grad_norm=math.inf, ranks=RankSets((5,), (), ()), origin=(origin(),)))
 
     assert found is not None
     assert found.confidence < 0.01

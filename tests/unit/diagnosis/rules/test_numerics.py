@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.diagnosis.evidence import ScalerFacts
 from megatron_nanguard.diagnosis.rules.numerics import judge
 from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
-from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, evidence, origin
+from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, case, origin
 
 LOG = "log in decoder.layers.3.mlp"
 CALL = "aten.log.default on rank 5"
 
 
 def test_a_log_that_is_bad_in_higher_precision_too() -> None:
-    assert judge(evidence(origins=(origin(),), arbitrations=(arbitration(reference_fp64="bad"),))) == RankedCause(
+    assert judge(case(origin=(origin(),), arbitrations=(arbitration(reference_fp64="bad"),))) == RankedCause(
         cause="numerics",
         confidence=0.95,
         for_=(f"values outside of its domain: {LOG}", f"{CALL} is not finite in higher precision either"),
@@ -32,14 +32,14 @@ def test_the_values_outside_of_the_domain_are_told_with_their_sign() -> None:
     measured = origin(inputs=(replace(FINITE, lowest=-2.78906, highest=-1.5),))
     healthy = origin(inputs=(replace(FINITE, lowest=1.5, highest=2.78906),))
 
-    found = judge(evidence(origins=(measured,)))
+    found = judge(case(origin=(measured,)))
     assert found is not None
     assert found.for_ == (f"values from -2.78906 to -1.5, outside of its domain: {LOG}",)
-    assert judge(evidence(origins=(healthy,))) is None
+    assert judge(case(origin=(healthy,))) is None
 
 
 def test_a_finite_reference_and_a_finite_peer_acquit_the_mathematics() -> None:
-    found = judge(evidence(origins=(origin(),), arbitrations=(arbitration(reference_fp64="finite", peer="finite"),)))
+    found = judge(case(origin=(origin(),), arbitrations=(arbitration(reference_fp64="finite", peer="finite"),)))
 
     assert found is not None
     assert found.confidence < 0.01
@@ -52,13 +52,13 @@ def test_a_finite_reference_and_a_finite_peer_acquit_the_mathematics() -> None:
 def test_a_call_with_bad_inputs_proves_nothing() -> None:
     with_bad_inputs = arbitration(reference_fp64="bad", inputs_bad=True)
 
-    assert judge(evidence(arbitrations=(with_bad_inputs,))) is None
+    assert judge(case(arbitrations=(with_bad_inputs,))) is None
 
 
 def test_what_does_not_fit_float16_is_named_with_its_type() -> None:
     narrow = origin(operator="mm", pattern="inf", facts=replace(NAN, pattern="inf", dtype="float16"))
 
-    found = judge(evidence(origins=(narrow,)))
+    found = judge(case(origin=(narrow,)))
 
     assert found is not None
     assert found.for_ == ("finite values leave the range of float16: mm in decoder.layers.3.mlp",)
@@ -69,7 +69,7 @@ def test_large_inputs_make_an_overflow_likely() -> None:
     overflow = origin(operator="mm", pattern="inf", facts=replace(NAN, pattern="inf"))
     large = replace(overflow, inputs=(TensorFacts("0", (4,), "bfloat16", "finite", absmax=1e30),))
 
-    found, found_large = judge(evidence(origins=(overflow,))), judge(evidence(origins=(large,)))
+    found, found_large = judge(case(origin=(overflow,))), judge(case(origin=(large,)))
 
     assert found is not None and found_large is not None
     assert (found.confidence, found_large.confidence) == (0.5, 0.73)
@@ -79,15 +79,15 @@ def test_large_inputs_make_an_overflow_likely() -> None:
 def test_a_sum_over_ranks_that_is_inf_on_all_of_them(operator: str) -> None:
     collective = origin(kind=OriginKind.COMMUNICATION, operator=operator, pattern="inf", ranks=(4, 5))
 
-    found = judge(evidence(origins=(collective,)))
+    found = judge(case(origin=(collective,)))
 
     assert found is not None and found.confidence == 0.88
-    assert judge(evidence(origins=(replace(collective, pattern="nan"),))) is None
-    assert judge(evidence(origins=(replace(collective, operator="recv_"),))) is not None
+    assert judge(case(origin=(replace(collective, pattern="nan"),))) is None
+    assert judge(case(origin=(replace(collective, operator="recv_"),))) is not None
 
 
 def test_an_overflow_at_every_scale_is_the_numbers() -> None:
-    found = judge(evidence(scaler=ScalerFacts(16.0, skips_in_a_row=3, lower_scale="bad")))
+    found = judge(case(scaler=ScalerState(False, False, 3), loss_scale=16.0, lower_scale="bad"))
 
     assert found is not None
     assert found.for_ == (
@@ -97,29 +97,29 @@ def test_an_overflow_at_every_scale_is_the_numbers() -> None:
 
 
 def test_a_clean_replay_speaks_against_it() -> None:
-    found = judge(evidence(origins=(origin(),), passes=(ReplayPass("plain", "no"),)))
+    found = judge(case(origin=(origin(),), passes=(ReplayPass("plain", "no"),)))
 
     assert found is not None and found.confidence < 0.3
 
 
 def test_a_nan_of_a_kernel_is_no_matter_of_range() -> None:
-    assert judge(evidence(origins=(origin(operator="mm"),))) is None
+    assert judge(case(origin=(origin(operator="mm"),))) is None
 
 
 def test_a_fault_that_a_lower_scale_leaves_is_not_the_numbers_for_that() -> None:
-    scaler = ScalerFacts(16.0, lower_scale="bad")
+    lower = {"scaler": ScalerState(False, False, 0), "loss_scale": 16.0, "lower_scale": "bad"}
     half = replace(NAN, dtype="float16", pattern="inf")
     overflow = origin(operator="mul.Tensor", pattern="inf", facts=half)
 
-    assert judge(evidence(origins=(origin(operator="mm"),), scaler=scaler)) is None
-    found = judge(evidence(origins=(overflow,), scaler=scaler))
+    assert judge(case(origin=(origin(operator="mm"),), **lower)) is None
+    found = judge(case(origin=(overflow,), **lower))
     assert found is not None and found.for_[1] == "overflow also far below the loss scale of 16"
 
 
 def test_an_overflow_that_a_lower_scale_cures_speaks_against_it() -> None:
     half = replace(NAN, dtype="float16", pattern="inf")
     overflow = origin(operator="mul.Tensor", pattern="inf", facts=half)
-    found = judge(evidence(origins=(overflow,), scaler=ScalerFacts(16.0, lower_scale="finite")))
+    found = judge(case(origin=(overflow,), scaler=ScalerState(False, False, 0), loss_scale=16.0, lower_scale="finite"))
 
     assert found is not None and found.confidence == 0.27
     assert found.against == ("finite far below the loss scale of 16: the scale is too large",)
@@ -128,6 +128,6 @@ def test_an_overflow_that_a_lower_scale_cures_speaks_against_it() -> None:
 def test_a_collective_is_not_run_alone() -> None:
     overflow = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", pattern="inf")
 
-    found = judge(evidence(origins=(overflow,)))
+    found = judge(case(origin=(overflow,)))
 
     assert found is not None and found.not_tested == ("the sum in float64: collectives are not run alone",)

@@ -8,7 +8,7 @@ from megatron_nanguard.diagnosis.rules.operator import judge
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
-from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, evidence, origin
+from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, case, origin
 
 KERNEL = origin(operator="FusedAttentionBackward")
 ALWAYS = arbitration(repeats=4, repeats_bad=4, reference_fp64="finite")
@@ -20,7 +20,7 @@ def confidence(cause: RankedCause | None) -> float:
 
 
 def test_an_operator_alone_is_a_suspicion() -> None:
-    assert judge(evidence(origins=(KERNEL,))) == RankedCause(
+    assert judge(case(origin=(KERNEL,))) == RankedCause(
         cause="operator",
         confidence=0.38,
         for_=("finite values in, nan out: FusedAttentionBackward in decoder.layers.3.mlp",),
@@ -31,15 +31,15 @@ def test_an_operator_alone_is_a_suspicion() -> None:
 
 
 def test_bad_here_with_a_finite_reference_convicts_it_and_a_second_device_settles_it() -> None:
-    here = judge(evidence(origins=(KERNEL,), arbitrations=(ALWAYS,)))
-    both = judge(evidence(origins=(KERNEL,), arbitrations=(replace(ALWAYS, peer="bad"),)))
+    here = judge(case(origin=(KERNEL,), arbitrations=(ALWAYS,)))
+    both = judge(case(origin=(KERNEL,), arbitrations=(replace(ALWAYS, peer="bad"),)))
 
     assert (confidence(here), confidence(both)) == (0.82, 0.97)
     assert here is not None and here.not_tested == ("aten.log.default on rank 5 on another device",)
 
 
 def test_a_finite_second_device_acquits_it() -> None:
-    found = judge(evidence(origins=(KERNEL,), arbitrations=(replace(ALWAYS, peer="finite"),)))
+    found = judge(case(origin=(KERNEL,), arbitrations=(replace(ALWAYS, peer="finite"),)))
 
     assert found is not None
     assert found.against == ("aten.log.default on rank 5 is finite on another device",)
@@ -48,14 +48,12 @@ def test_a_finite_second_device_acquits_it() -> None:
 
 def test_a_bad_reference_and_a_result_that_does_not_fit_acquit_it() -> None:
     for outcome in ({"reference_fp64": "bad"}, {"out_of_range": True}):
-        found = judge(evidence(origins=(KERNEL,), arbitrations=(replace(ALWAYS, **outcome),)))
+        found = judge(case(origin=(KERNEL,), arbitrations=(replace(ALWAYS, **outcome),)))
         assert found is not None and found.confidence < 0.1
 
 
 def test_a_call_that_is_finite_again_and_a_clean_replay_speak_against_it() -> None:
-    found = judge(
-        evidence(origins=(KERNEL,), arbitrations=(arbitration(repeats=4),), passes=(ReplayPass("plain", "no"),))
-    )
+    found = judge(case(origin=(KERNEL,), arbitrations=(arbitration(repeats=4),), passes=(ReplayPass("plain", "no"),)))
 
     assert found is not None
     assert found.against == (
@@ -65,7 +63,7 @@ def test_a_call_that_is_finite_again_and_a_clean_replay_speak_against_it() -> No
 
 
 def test_the_same_failure_on_other_ranks_speaks_for_it() -> None:
-    alike = judge(evidence(origins=(KERNEL, replace(KERNEL, rank=7))))
+    alike = judge(case(origin=(KERNEL, replace(KERNEL, rank=7))))
 
     assert alike is not None and alike.for_[-1] == "it fails alike on ranks 5, 7"
 
@@ -74,7 +72,7 @@ def test_an_inf_of_small_inputs_is_more_suspicious() -> None:
     overflow = replace(KERNEL, pattern="inf", facts=replace(NAN, pattern="inf"))
     small = replace(overflow, inputs=(TensorFacts("0", (4,), "bfloat16", "finite", absmax=2.0),))
 
-    assert confidence(judge(evidence(origins=(small,)))) > confidence(judge(evidence(origins=(overflow,))))
+    assert confidence(judge(case(origin=(small,)))) > confidence(judge(case(origin=(overflow,))))
 
 
 def test_a_nan_that_the_code_writes_itself_was_no_finite_value_in() -> None:
@@ -82,12 +80,12 @@ def test_a_nan_that_the_code_writes_itself_was_no_finite_value_in() -> None:
     written = replace(KERNEL, operator="index_put_", inputs=(FINITE, number))
     of_function = replace(written, function_line="model.py:9 in Poisoned.backward")
 
-    found = judge(evidence(origins=(written,)))
+    found = judge(case(origin=(written,)))
     assert found is not None
     assert found.for_ == (
         "NaN is written by the code itself, as the argument values: index_put_ in decoder.layers.3.mlp",
     )
-    found = judge(evidence(origins=(of_function,)))
+    found = judge(case(origin=(of_function,)))
     assert found is not None
     assert found.for_ == (
         "NaN is written by the code of an autograd.Function, as the argument values: index_put_ in "
@@ -96,26 +94,26 @@ def test_a_nan_that_the_code_writes_itself_was_no_finite_value_in() -> None:
 
 
 def test_what_is_not_known_of_the_inputs_is_said() -> None:
-    unrecorded = judge(evidence(origins=(replace(KERNEL, inputs=()),)))
+    unrecorded = judge(case(origin=(replace(KERNEL, inputs=()),)))
     assert unrecorded is not None and unrecorded.for_[0].startswith("what went in was not recorded, nan out: ")
-    assert unrecorded.confidence < confidence(judge(evidence(origins=(KERNEL,))))
+    assert unrecorded.confidence < confidence(judge(case(origin=(KERNEL,))))
     # The Inf of a mask went in: no finite values, and nothing to accuse the operator of.
-    assert judge(evidence(origins=(replace(KERNEL, inputs=(replace(FINITE, pattern="inf"),)),))) is None
+    assert judge(case(origin=(replace(KERNEL, inputs=(replace(FINITE, pattern="inf"),)),))) is None
 
 
 def test_a_log_of_values_inside_of_its_domain_is_accused() -> None:
     inside = origin(inputs=(replace(FINITE, lowest=0.5, highest=2.0),))
     outside = origin(inputs=(replace(FINITE, lowest=-2.5, highest=2.0),))
 
-    found = judge(evidence(origins=(inside,)))
+    found = judge(case(origin=(inside,)))
     assert found is not None
     assert found.for_ == ("values from 0.5 to 2, inside of its domain, and nan out: log in decoder.layers.3.mlp",)
-    assert judge(evidence(origins=(outside,))) is None
+    assert judge(case(origin=(outside,))) is None
 
 
 def test_an_operator_used_outside_of_its_domain_is_not_accused() -> None:
-    assert judge(evidence(origins=(origin(operator="log"),))) is None
+    assert judge(case(origin=(origin(operator="log"),))) is None
 
 
 def test_a_bad_weight_is_no_operator() -> None:
-    assert judge(evidence(origins=(origin(kind=OriginKind.OUTSIDE, operator="parameter w"),))) is None
+    assert judge(case(origin=(origin(kind=OriginKind.OUTSIDE, operator="parameter w"),))) is None

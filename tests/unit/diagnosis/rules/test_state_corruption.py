@@ -9,12 +9,12 @@ from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import evidence, origin
+from tests.unit.diagnosis.factories import case, origin
 
 
 def test_a_bad_weight_is_named_by_the_audit_and_by_the_walk() -> None:
     weight = origin(kind=OriginKind.OUTSIDE, operator="parameter w", module="", phase="load", microbatch=None)
-    facts = evidence(audited=True, audit=(AuditFinding("weight", "w", "nan", 5),), origins=(weight,))
+    facts = case(audited=True, audit=(AuditFinding("weight", "w", "nan", 5),), origin=(weight,))
 
     assert judge(facts) == RankedCause(
         cause="state_corruption",
@@ -41,14 +41,14 @@ def test_a_bad_weight_is_named_by_the_audit_and_by_the_walk() -> None:
     ],
 )
 def test_every_part_of_the_state_is_named(finding: AuditFinding, words: str) -> None:
-    found = judge(evidence(audited=True, audit=(finding,)))
+    found = judge(case(audited=True, audit=(finding,)))
 
     assert found is not None
     assert (found.for_, found.confidence) == ((words,), 0.92)
 
 
 def test_a_dead_step_and_a_loss_of_zero_point_to_poisoned_weights() -> None:
-    found = judge(evidence(kind=Kind.DEAD_STEP, losses=(MicrobatchLosses(0, 1, 0.0, 0.0, ()),)))
+    found = judge(case(kind=Kind.DEAD_STEP, losses=(MicrobatchLosses(0, 1, 0.0, 0.0, ()),)))
 
     assert found is not None
     assert found.for_ == (
@@ -59,7 +59,7 @@ def test_a_dead_step_and_a_loss_of_zero_point_to_poisoned_weights() -> None:
 
 
 def test_a_finite_state_acquits_it() -> None:
-    found = judge(evidence(kind=Kind.DEAD_STEP, audited=True, previous_batch="finite"))
+    found = judge(case(kind=Kind.DEAD_STEP, audited=True, previous_batch="finite"))
 
     assert found is not None
     assert found.confidence < 0.01
@@ -70,4 +70,4 @@ def test_a_finite_state_acquits_it() -> None:
 
 
 def test_a_bad_batch_is_no_state() -> None:
-    assert judge(evidence(audited=True, audit=(AuditFinding("batch", "b", "nan", 0),))) is None
+    assert judge(case(audited=True, audit=(AuditFinding("batch", "b", "nan", 0),))) is None

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.diagnosis.evidence import EarlierIncident, Spot
 from megatron_nanguard.diagnosis.rules.uninitialised_or_race import judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.incident import BatchSpot, RankedCause
 from megatron_nanguard.records.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import NAN, evidence, origin
+from tests.unit.diagnosis.factories import NAN, case, changed, earlier, origin
 
 
 def passes(**came_back: str) -> tuple[ReplayPass, ...]:
@@ -26,9 +25,7 @@ def confidence(cause: RankedCause | None) -> float:
 def test_a_half_written_buffer_is_found_by_the_marker() -> None:
     unwritten = origin(kind=OriginKind.NEVER_WRITTEN, operator="add")
 
-    assert judge(
-        evidence(origins=(unwritten,), passes=passes(plain="no", synchronous="no", marker="yes"))
-    ) == RankedCause(
+    assert judge(case(origin=(unwritten,), passes=passes(plain="no", synchronous="no", marker="yes"))) == RankedCause(
         cause="uninitialised_or_race",
         confidence=0.98,
         for_=(
@@ -54,84 +51,84 @@ def test_a_half_written_buffer_is_found_by_the_marker() -> None:
     ],
 )
 def test_what_observing_does_to_the_fault_is_evidence(came_back: dict[str, str], expected: float) -> None:
-    assert confidence(judge(evidence(passes=passes(**came_back)))) == expected
+    assert confidence(judge(case(passes=passes(**came_back)))) == expected
 
 
 def test_a_fault_that_comes_back_bit_for_bit_is_no_race() -> None:
-    steady = evidence(
-        origins=(origin(kind=OriginKind.UNSEEN, facts=replace(NAN, layout="tail of 3 from element 29")),),
+    steady = case(
+        origin=(origin(kind=OriginKind.UNSEEN, facts=replace(NAN, layout="tail of 3 from element 29")),),
         passes=passes(plain="yes", traced="yes"),
     )
 
-    assert confidence(judge(replace(steady, exact=True))) < confidence(judge(steady))
+    assert confidence(judge(changed(steady, exact=True))) < confidence(judge(steady))
 
 
 def test_a_fault_that_is_gone_the_second_time_it_is_traced_wavers() -> None:
-    wavering = evidence(passes=passes(plain="yes", traced="yes", probed="no"), exact=True)
+    wavering = case(passes=passes(plain="yes", traced="yes", probed="no"), exact=True)
 
     found = judge(wavering)
     assert found is not None
     assert found.for_ == ("there in one traced replay, gone in the next, which differs in nothing",)
     assert found.against == ()
-    assert judge(replace(wavering, passes=passes(plain="yes", traced="yes", probed="yes"))) is None
+    assert judge(changed(wavering, passes=passes(plain="yes", traced="yes", probed="yes"))) is None
 
 
 @pytest.mark.parametrize("layout", ["aligned block of 2048 from element 4096", "rows 6 to 7, to the end"])
 def test_positions_that_follow_memory(layout: str) -> None:
     unseen = origin(kind=OriginKind.UNSEEN, facts=replace(NAN, layout=layout))
 
-    found = judge(evidence(origins=(unseen,)))
+    found = judge(case(origin=(unseen,)))
 
     assert found is not None and found.confidence == 0.82
     assert found.for_[0].startswith(f"bad positions follow memory, not values: {layout} of")
 
 
 def test_rows_alone_follow_values() -> None:
-    assert judge(evidence(origins=(origin(facts=replace(NAN, layout="rows 5 to 7")),))) is None
+    assert judge(case(origin=(origin(facts=replace(NAN, layout="rows 5 to 7")),))) is None
 
 
 def test_a_gradient_buffer_that_was_bad_from_the_start() -> None:
     stale = origin(kind=OriginKind.OUTSIDE, operator="gradient of decoder.layers.3.w")
 
-    assert confidence(judge(evidence(origins=(stale,)))) == 0.92
+    assert confidence(judge(case(origin=(stale,)))) == 0.92
 
 
 def test_an_expert_that_nobody_was_seen_to_write() -> None:
     expert = origin(kind=OriginKind.UNSEEN, module="decoder.layers.3.mlp.experts")
 
-    assert confidence(judge(evidence(origins=(expert,)))) == 0.38
+    assert confidence(judge(case(origin=(expert,)))) == 0.38
 
 
 def test_a_batch_that_another_thread_wrote_into() -> None:
-    found = judge(evidence(batch_changed=(Spot(5, 2), Spot(4, 2))))
+    found = judge(case(changed_after_fetch=(BatchSpot(5, 2), BatchSpot(4, 2))))
 
     assert found is not None and found.for_ == ("the batch of ranks 4, 5 changed after it had been fetched",)
 
 
 def test_earlier_incidents_on_other_ranks_are_a_hint() -> None:
-    wandering = (EarlierIncident(3, (0,), "a"), EarlierIncident(9, (4,), "b"))
-    steady = (EarlierIncident(3, (0,), "a"), EarlierIncident(9, (0,), "b"))
+    wandering = (earlier(3, 0), earlier(9, 4))
+    steady = (earlier(3, 0), earlier(9, 0))
 
-    assert confidence(judge(evidence(earlier=wandering))) == 0.38
-    assert judge(evidence(earlier=steady)) is None
+    assert confidence(judge(case(earlier=wandering))) == 0.38
+    assert judge(case(earlier=steady)) is None
 
 
 def test_a_kernel_that_is_wrong_each_time_is_no_race() -> None:
-    assert judge(evidence(origins=(origin(),), passes=passes(plain="yes", traced="yes"), exact=True)) is None
+    assert judge(case(origin=(origin(),), passes=passes(plain="yes", traced="yes"), exact=True)) is None
 
 
 def test_what_a_buffer_held_before_comes_back_each_time() -> None:
     stale = origin(kind=OriginKind.OUTSIDE, operator="gradient of decoder.layers.3.w")
-    found = judge(evidence(origins=(stale,), passes=passes(plain="yes", traced="yes"), exact=True))
+    found = judge(case(origin=(stale,), passes=passes(plain="yes", traced="yes"), exact=True))
 
     assert found is not None and (found.confidence, found.against) == (0.92, ())
 
 
 def test_where_only_losses_could_be_compared_their_equality_weighs_less() -> None:
     gone = (ReplayPass("plain", "no"),)
-    known = evidence(passes=gone, exact=False, finite_exact=True)
+    known = case(passes=gone, exact=False, finite_exact=True)
 
-    all_compared, losses = judge(known), judge(replace(known, only_losses=(1,)))
+    all_compared, losses = judge(known), judge(changed(known, only_losses=(1,)))
 
     assert all_compared is not None and losses is not None
     assert losses.confidence > all_compared.confidence

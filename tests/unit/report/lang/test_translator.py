@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.diagnosis import advice
+from megatron_nanguard.diagnosis.texts import advice_texts
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.lang import MAX_PHRASES, Translator, placeholders, sentences
@@ -80,4 +80,4 @@ def test_a_translation_has_the_values_of_its_sentence() -> None:
 
 
 def test_advice_exists_in_chinese() -> None:
-    assert advice.texts("zh").keys() == advice.texts().keys()
+    assert advice_texts("zh").keys() == advice_texts().keys()

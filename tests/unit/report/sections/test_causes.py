@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.diagnosis.advice import texts
-from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.diagnosis.texts import advice_texts, meaning
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.report.blocks import Block, Point, Tone
@@ -87,7 +86,7 @@ def test_without_a_pattern_there_is_no_advice() -> None:
 
 
 def test_a_pattern_says_what_to_check_and_what_to_change() -> None:
-    text = texts()["bad_moments"]
+    text = advice_texts()["bad_moments"]
 
     assert causes.describe_advice(opened_incident(advice=("bad_moments",))) == Block(
         "What helps", points=(Point(text.what, below=(Point(f"check: {text.check}"), Point(f"change: {text.change}"))),)

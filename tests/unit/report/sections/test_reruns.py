@@ -6,7 +6,7 @@ from dataclasses import replace as but
 
 import pytest
 
-from megatron_nanguard.diagnosis.repetition import conclusion
+from megatron_nanguard.diagnosis.suspect_call import conclusion
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.blocks import Block

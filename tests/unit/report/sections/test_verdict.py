@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.diagnosis.meanings import meaning
+from megatron_nanguard.diagnosis.texts import meaning
 from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import PolicyOutcome, RankedCause
 from megatron_nanguard.records.json.conversion import to_json

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from megatron_nanguard.diagnosis import RULES
-from megatron_nanguard.diagnosis.evidence import EarlierIncident
-from megatron_nanguard.diagnosis.experiments import CHEAPEST_FIRST, cheapest
-from megatron_nanguard.diagnosis.trials import ALONE
+from megatron_nanguard.diagnosis.next_steps import cheapest
+from megatron_nanguard.diagnosis.next_steps.confirmations import CONFIRMATIONS, OF_ANY_CAUSE
+from megatron_nanguard.diagnosis.next_steps.experiments import EXPERIMENTS
+from megatron_nanguard.records.causes import Cause
+from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.replay import ReplayPass
-from tests.unit.diagnosis.factories import arbitration, evidence, origin
-
-CAUSES = {rule.__module__.rpartition(".")[2] for rule in RULES}
+from tests.unit.diagnosis.factories import arbitration, case, changed, earlier, origin
 
 
 def test_the_saved_call_is_the_cheapest() -> None:
-    assert cheapest("operator", "numerics", evidence(arbitrations=(arbitration(),))) == (
+    assert cheapest("operator", "numerics", case(arbitrations=(arbitration(),))) == (
         "python bundle/repro.py --device cpu: clean points to faulty operator, bad again to numerics"
     )
 
 
 def test_what_was_done_is_not_asked_for_again() -> None:
-    known = evidence(arbitrations=(arbitration(reference_fp64="bad"),))
+    known = case(arbitrations=(arbitration(reference_fp64="bad"),))
 
     assert not cheapest("operator", "numerics", known).startswith("python bundle/repro.py --device cpu")
     blocking = "the same steps with CUDA_LAUNCH_BLOCKING=1"
-    assert cheapest("operator", "uninitialised_or_race", evidence()).startswith(blocking)
-    done = evidence(passes=(ReplayPass("synchronous", "yes"),))
+    assert cheapest("operator", "uninitialised_or_race", case()).startswith(blocking)
+    done = case(passes=(ReplayPass("synchronous", "yes"),))
     assert not cheapest("operator", "uninitialised_or_race", done).startswith(blocking)
 
 
 def test_a_switch_that_the_run_does_not_have_is_not_named() -> None:
-    done = evidence(passes=(ReplayPass("synchronous", "yes"),), host_options={"overlap_grad_reduce": "True"})
+    done = case(passes=(ReplayPass("synchronous", "yes"),), host_options={"overlap_grad_reduce": "True"})
 
     overlap = "the same steps without --overlap-grad-reduce: "
     assert cheapest("operator", "uninitialised_or_race", done).startswith(overlap)
-    assert overlap not in cheapest("operator", "uninitialised_or_race", evidence(passes=done.passes))
-    off = replace(done, host_options={"overlap_grad_reduce": "False"})
+    assert overlap not in cheapest("operator", "uninitialised_or_race", case(passes=done.incident.replay.passes))
+    off = changed(done, host_options={"overlap_grad_reduce": "False"})
     assert overlap not in cheapest("operator", "uninitialised_or_race", off)
 
 
 def test_a_flag_stands_beside_its_value_and_is_never_proposed_with_it() -> None:
-    fused = evidence(host_options={"transformer_impl": "transformer_engine"})
-    local = evidence(host_options={"transformer_impl": "local"})
+    fused = case(host_options={"transformer_impl": "transformer_engine"})
+    local = case(host_options={"transformer_impl": "local"})
 
     assert cheapest("operator", None, fused) == (
         "the same steps with --transformer-impl local (now transformer_engine): clean if a fused kernel is wrong"
@@ -55,7 +52,7 @@ def test_a_flag_stands_beside_its_value_and_is_never_proposed_with_it() -> None:
 
 
 def test_a_fault_that_went_away_here_takes_more_than_one_clean_run_elsewhere() -> None:
-    gone = evidence(passes=(ReplayPass("plain", "no"), ReplayPass("synchronous", "no")))
+    gone = case(passes=(ReplayPass("plain", "no"), ReplayPass("synchronous", "no")))
 
     assert cheapest("hardware_transient", "uninitialised_or_race", gone) == (
         "the same steps several times on this host, and as often on another: bad only here points to hardware, "
@@ -64,29 +61,37 @@ def test_a_fault_that_went_away_here_takes_more_than_one_clean_run_elsewhere() -
 
 
 def test_the_order_of_two_causes_does_not_change_the_sentence() -> None:
-    assert cheapest("operator", "data", evidence()) == cheapest("data", "operator", evidence())
+    assert cheapest("operator", "data", case()) == cheapest("data", "operator", case())
 
 
 def test_another_attention_is_tried_where_attention_is_accused() -> None:
-    attention = evidence(origins=(origin(module="decoder.layers.0.self_attention"),))
+    attention = case(origin=(origin(module="decoder.layers.0.self_attention"),))
 
     assert "--attention-backend unfused" in cheapest("operator", "numerics", attention)
 
 
 def test_a_cause_without_rival_has_an_experiment_of_its_own() -> None:
-    assert cheapest("state_corruption", None, evidence()) == (
+    assert cheapest("state_corruption", None, case()) == (
         "the same steps from the checkpoint before the last: clean if the state went bad after it was saved"
     )
-    assert set(ALONE) == {*CAUSES, "undecided"}
+    assert set(CONFIRMATIONS) == {*Cause} - {Cause.UNDECIDED}
 
 
-def test_every_prediction_is_of_a_cause_that_exists() -> None:
-    assert {cause for experiment in CHEAPEST_FIRST for cause in experiment.outcomes} <= CAUSES
+def test_no_experiment_predicts_both_outcomes_of_a_cause() -> None:
+    assert [experiment.do for experiment in EXPERIMENTS if {*experiment.clean} & {*experiment.bad}] == []
+
+
+def test_a_cause_without_a_confirmation_of_its_own_gets_the_general_ones() -> None:
+    general = cheapest("undecided", None, case())
+
+    assert OF_ANY_CAUSE[-1].is_open(case())
+    assert general.startswith("the same steps with CUDA_LAUNCH_BLOCKING=1")
+    assert cheapest("a cause of another version", None, case()) == general
 
 
 def test_steps_that_were_bad_on_one_rank_again_move_the_rank() -> None:
-    earlier = (EarlierIncident(2, (1,)), EarlierIncident(3, (1,)))
-    again = evidence(step=4, ranks=RankSets((1,), (0,), ()), earlier=earlier)
+    before = (earlier(2, 1), earlier(3, 1))
+    again = case(step=4, ranks=RankSets((1,), (0,), ()), earlier=before)
 
     words = (
         "3 bad steps on rank 1 (2, 3, 4): move rank 1 to another device or host; what follows the device is hardware, "
@@ -96,15 +101,16 @@ def test_steps_that_were_bad_on_one_rank_again_move_the_rank() -> None:
     assert cheapest("hardware_persistent", None, again) == words
     skip = "the next steps with --nanguard-on-nonfinite skip"
     assert skip not in cheapest("data", "hardware_persistent", again)
-    assert cheapest("data", "hardware_persistent", replace(again, earlier=())).startswith(skip)
+    assert cheapest("data", "hardware_persistent", changed(again, earlier=())).startswith(skip)
 
 
 @pytest.mark.parametrize(
     ("backend", "named"), [("cuda", "NCCL_ALGO=Ring"), ("npu", "HCCL_DETERMINISTIC=true"), ("cpu", "what each gets")]
 )
 def test_a_setting_of_a_transport_is_named_where_the_job_has_it(backend: str, named: str) -> None:
-    words = cheapest("communication", None, evidence(backend=backend))
+    on_cpu = case(devices=(DeviceCount("cpu", "", "", 8),))
+    words = cheapest("communication", None, case(devices=(DeviceCount(backend, "", "", 8),)))
 
     assert named in words
     assert ("NCCL" in words, "HCCL" in words) == (backend == "cuda", backend == "npu")
-    assert not any(name in cheapest("communication", "numerics", evidence(backend="cpu")) for name in ("NCCL", "CUDA"))
+    assert not any(name in cheapest("communication", "numerics", on_cpu) for name in ("NCCL", "CUDA"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.diagnosis.repetition import conclusion
+from megatron_nanguard.diagnosis.suspect_call import conclusion
 from megatron_nanguard.records.trace import TensorFacts
 from tests.unit.diagnosis.factories import FINITE, arbitration, origin
 

@@ -1,0 +1,125 @@
+"""What the rules judge: one incident, the incidents before it, and the options of the training run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from megatron_nanguard.diagnosis.joining.origins import UNSEEN_WRITER
+from megatron_nanguard.diagnosis.origin_facts import base_name
+from megatron_nanguard.records.arbitration import Arbitration
+from megatron_nanguard.records.audit import AuditFinding
+from megatron_nanguard.records.incident import Incident, Origin
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.records.postmortem import ScalerState
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.replay import CameBack, PassLabel
+from megatron_nanguard.records.trace import OriginKind
+
+
+@dataclass(frozen=True)
+class Case:
+    """One incident as the rules judge it. What is not known is empty.
+
+    Attributes:
+        incident: merged over all ranks, with its origins.
+        earlier: the incidents before it that bear on it, of the run and of earlier attempts, oldest first.
+        host_options: values of Megatron's options that bear on the next experiment, as text, as far as they are known.
+    """
+
+    incident: Incident
+    earlier: tuple[Incident, ...] = ()
+    host_options: Mapping[str, str] = field(default_factory=dict)
+
+    def origins_of(self, *kinds: OriginKind) -> tuple[Origin, ...]:
+        """The origins of some kinds."""
+        return tuple(origin for origin in self.incident.origin if origin.kind in kinds)
+
+    def origins_in(self, *operators: str) -> tuple[Origin, ...]:
+        """The origins that an operator of one of these base names made."""
+        return tuple(
+            origin for origin in self.origins_of(OriginKind.OPERATOR) if base_name(origin.operator) in operators
+        )
+
+    def name(self, origin: Origin) -> str:
+        """An origin in a sentence: "log in decoder.layers.3.mlp"; one of several: "... (rank 5, load)"."""
+        what = origin.operator
+        if what == UNSEEN_WRITER:
+            what = phrase("{operator} on {output}", operator=UNSEEN_WRITER, output=origin.output)
+        if origin.module:
+            what = phrase("{operator} in {module}", operator=what, module=origin.module)
+        if len(self.incident.origin) < 2:
+            return what
+        ranks = name_ranks(origin.members)
+        when = place_words(origin.phase, origin.microbatch)
+        return phrase("{what} ({ranks}, {when})", what=what, ranks=ranks, when=when)
+
+    @property
+    def ranks_alike(self) -> tuple[int, ...]:
+        """The ranks whose origin has the module, operator and phase of the first one; empty for a single rank."""
+        if not self.incident.origin:
+            return ()
+        first = self.incident.origin[0]
+        same = {
+            each.rank
+            for each in self.incident.origin
+            if (each.module, each.operator, each.phase) == (first.module, first.operator, first.phase)
+        }
+        return tuple(sorted(same)) if len(same) > 1 else ()
+
+    @property
+    def suspect_ranks(self) -> frozenset[int]:
+        """The ranks where it began; those that were bad before the reduction where no origin is known."""
+        began = {rank for origin in self.incident.origin for rank in origin.members}
+        return frozenset(began or self.incident.ranks.bad_before)
+
+    def came_back(self, label: PassLabel) -> CameBack | None:
+        """Whether the fault came back in a labelled pass; None when there was none."""
+        passes = self.incident.replay.passes
+        return next((each.came_back for each in passes if each.label == label), None)
+
+    @property
+    def wavers(self) -> bool:
+        """Whether of two traced replays, made alike, the first was bad and the second finite."""
+        return self.came_back("traced") in ("yes", "partly") and self.came_back("probed") == "no"
+
+    @property
+    def went_away(self) -> bool:
+        """Whether a replay was finite: the plain one, or the second of two traced ones."""
+        return self.came_back("plain") == "no" or self.wavers
+
+    @property
+    def usable_calls(self) -> tuple[Arbitration, ...]:
+        """The suspect calls with finite inputs. A call that was given NaN or Inf proves nothing about its device."""
+        return tuple(call for call in self.incident.arbitrations if not call.inputs_bad)
+
+    @property
+    def has_saved_call(self) -> bool:
+        """Whether a suspect call with finite inputs was saved, so that it can be run again elsewhere."""
+        return any(call.captured for call in self.usable_calls)
+
+    @property
+    def has_finite_losses(self) -> bool:
+        """Whether losses are known and all of them are finite."""
+        losses = self.incident.losses
+        return bool(losses) and not any(each.nonfinite_ranks for each in losses)
+
+    @property
+    def scaler(self) -> ScalerState | None:
+        """The dynamic loss scaler; None where the loss has no scale, or a constant one."""
+        return None if self.incident.loss_scale is None else self.incident.scaler
+
+    def audit_of(self, *kinds: str) -> tuple[AuditFinding, ...]:
+        """The tensors of some kinds that were bad before the step."""
+        return tuple(finding for finding in self.incident.audit if finding.kind in kinds)
+
+    @property
+    def backend(self) -> str:
+        """What the run computes with: "cuda", "npu" or "cpu"; empty when unknown."""
+        return next((device.backend for device in self.incident.devices), "")
+
+    @property
+    def saturates(self) -> bool:
+        """Whether the devices turn an overflow into the largest number."""
+        return any(device.overflow_mode == "saturation" for device in self.incident.devices)
