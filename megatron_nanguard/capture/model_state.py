@@ -19,8 +19,8 @@ from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import unwrap
 from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
-from megatron_nanguard.parameters.naming import name_modules
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.global_names import name_modules
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.sentinel.before_reduction import BucketNorms
 
 PARAMETER, BUFFER, OPTIMIZER = "parameter/", "buffer/", "optimizer/"

@@ -16,7 +16,7 @@ from megatron_nanguard.drill.trigger import PlantedDrill, Trigger
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.model_chunks import head_width
 from megatron_nanguard.megatron_api.protocols import ModelChunk
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records.drill import DrillFile, DrillOutcome
 
 PHASES: Final[Mapping[Phase, Callable[[Trigger, DrilledModel], PlantedDrill]]] = {

@@ -19,7 +19,7 @@ from megatron_nanguard.policy import deciding
 from megatron_nanguard.policy.scaler import COUNTED_SKIP, Judgement
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag, flag_tensor
-from megatron_nanguard.sentinel.flags import fault_flags
+from megatron_nanguard.sentinel.vote_flags import fault_flags
 
 
 class Judge:

@@ -13,8 +13,8 @@ from megatron_nanguard.drill.spec import check_ranks
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api import buffers, host_program
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk
-from megatron_nanguard.parameters.naming import name_modules
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.global_names import name_modules
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 
 log = logging.getLogger("megatron_nanguard")
 

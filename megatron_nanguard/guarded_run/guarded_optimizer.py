@@ -18,7 +18,7 @@ from megatron_nanguard.device import Device, device_of, training_device
 from megatron_nanguard.megatron_api import buffers, host_program, optimizers
 from megatron_nanguard.megatron_api.parallel import global_rank, world_size
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.policy.skips import SkipBudget

@@ -10,7 +10,7 @@ from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.topology.words import describe
+from megatron_nanguard.topology.rank_sets import describe
 
 
 @dataclass(frozen=True)

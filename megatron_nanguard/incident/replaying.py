@@ -25,7 +25,7 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.passes import NOWHERE, PLAIN_STEPS, TRACED_STEPS, Pass, Passes
-from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace, TracedOrigin

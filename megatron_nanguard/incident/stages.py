@@ -41,7 +41,7 @@ from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.replay import ReplaySummary, Trial
 from megatron_nanguard.sentinel import Flag
-from megatron_nanguard.sentinel.flags import FP32_MAX
+from megatron_nanguard.sentinel.vote_flags import FP32_MAX
 from megatron_nanguard.settings import SAVES_CALLS, SAVES_STEP
 
 log = logging.getLogger("megatron_nanguard")

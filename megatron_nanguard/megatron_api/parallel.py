@@ -11,7 +11,7 @@ from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 
-class Position(NamedTuple):
+class AxisPosition(NamedTuple):
     """A rank's place on one axis: its index and how many there are."""
 
     rank: int
@@ -42,7 +42,7 @@ _AXES = {
 }
 
 
-def position(chunk: ModelChunk, axis: str) -> Position:
+def position(chunk: ModelChunk, axis: str) -> AxisPosition:
     """Return this rank's place on one axis.
 
     Args:
@@ -59,10 +59,10 @@ def position(chunk: ModelChunk, axis: str) -> Position:
     if isinstance(group, list):
         group = group[0]
     if group is not None:
-        return Position(group.rank(), group.size())
+        return AxisPosition(group.rank(), group.size())
     if axis in ("dp", "expert_dp") and torch.distributed.is_initialized():
-        return Position(global_rank(), world_size())
-    return Position(0, 1)
+        return AxisPosition(global_rank(), world_size())
+    return AxisPosition(0, 1)
 
 
 def _from_collection(chunk: ModelChunk, names: _AxisGroups) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.megatron_api.pieces import Piece
-from megatron_nanguard.parameters.registry import EntrySegment, ParameterMap, index_in
+from megatron_nanguard.parameters.parameter_map import EntrySegment, ParameterMap, index_in
 from megatron_nanguard.records.parameters import ParameterEntry
 from megatron_nanguard.records.postmortem import BadParameter, Pattern
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.parameters import ParameterMapFile

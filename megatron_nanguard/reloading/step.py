@@ -22,7 +22,7 @@ from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.optimizer_state import put_numbers_back
 from megatron_nanguard.megatron_api.parallel import global_rank
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.reloading.comparison import Comparison

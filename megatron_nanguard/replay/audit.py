@@ -17,8 +17,8 @@ from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.optimizer_state import OptimizerParameter, optimizer_parameters
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
-from megatron_nanguard.parameters.naming import name_modules
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.global_names import name_modules
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records.audit import AuditFinding, AuditKind
 from megatron_nanguard.replay.data_iterators import Batch, vars_of
 from megatron_nanguard.tensor_names import named_tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.topology.words import describe
+from megatron_nanguard.topology.rank_sets import describe
 
 Naming = Callable[[int], str]
 

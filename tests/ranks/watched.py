@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.watching import Watcher
 
 FAULTY = "decoder.layers.3.mlp"

@@ -16,7 +16,7 @@ from megatron_nanguard.capture.model_state import (
     state_bytes,
 )
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.sentinel import BeforeReduction
 from megatron_nanguard.topology.coordinates import read
 from tests.unit.one_rank import Trainer, trainer

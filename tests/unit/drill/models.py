@@ -16,8 +16,8 @@ from torch.nn import Module, Parameter
 
 from megatron_nanguard.drill.grammar import parse
 from megatron_nanguard.drill.planted_drills import PlantedDrills
-from megatron_nanguard.parameters.naming import name_modules
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.global_names import name_modules
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records.coordinates import ParallelSizes
 
 ONE_RANK = ParallelSizes(world=1, tp=1, cp=1, ep=1, dp=1, pp=1, expert_tp=1, expert_dp=1)

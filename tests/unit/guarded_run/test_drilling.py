@@ -11,7 +11,7 @@ import torch.distributed as dist
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.guarded_run import Drilling
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from tests.unit.conftest import Log
 from tests.unit.drill.models import ONE_RANK, Chain, train
 

@@ -93,7 +93,7 @@ def test_the_status_tells_counts_and_points(tmp_path: Path) -> None:
 
 
 def test_the_map_of_a_second_optimizer_has_a_number(megatron: Any, tmp_path: Path) -> None:
-    from megatron_nanguard.parameters.registry import ParameterMap
+    from megatron_nanguard.parameters.parameter_map import ParameterMap
     from megatron_nanguard.topology.coordinates import read as read_coordinates
     from tests.unit.one_rank import trainer
 

@@ -19,7 +19,7 @@ from megatron_nanguard.incident.signal import NO_RNG, kind_alone, write_down
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
 from megatron_nanguard.sentinel import Flag
-from megatron_nanguard.sentinel.flags import FP32_MAX
+from megatron_nanguard.sentinel.vote_flags import FP32_MAX
 from megatron_nanguard.settings import Settings
 from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import Trainer

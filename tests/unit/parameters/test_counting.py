@@ -7,7 +7,7 @@ import torch
 
 from megatron_nanguard.megatron_api.pieces import reduced_pieces, surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records.postmortem import BadParameter
 from tests.unit.factories import SIZES
 from tests.unit.megatron_api.chunks import Chunk

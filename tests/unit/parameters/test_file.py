@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.parameters.file import map_file
-from megatron_nanguard.parameters.registry import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records.coordinates import Coordinates
 from tests.unit.factories import SIZES, place
 from tests.unit.megatron_api.chunks import Chunk

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import Module
 
-from megatron_nanguard.parameters.naming import name_modules
+from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.watching import Watcher
 from tests.unit.conftest import Log

@@ -19,7 +19,7 @@ from megatron_nanguard.report.html.parts import page_parts
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import open_incident
-from megatron_nanguard.topology.words import describe
+from megatron_nanguard.topology.rank_sets import describe
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import SETS, SIZES, demo_postmortem, place
 from tests.unit.report.factories import report_text

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 from megatron_nanguard.megatron_api.buffers import grad_buffers, owned_range, uses_distributed_optimizer
 from megatron_nanguard.megatron_api.pieces import Piece, parameter_segments
 from megatron_nanguard.megatron_api.protocols import ModelChunk
-from megatron_nanguard.parameters.naming import NamedParameter, name_parameters
+from megatron_nanguard.parameters.global_names import NamedParameter, name_parameters
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.parameters import ParameterEntry
 from megatron_nanguard.tensor_names import dtype_name

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
-from megatron_nanguard.topology.words import describe
+from megatron_nanguard.topology.rank_sets import describe
 from tests.unit.topology.grids import everyone, layout
 
 A = layout(tp=2, pp=2, dp=2)

@@ -4,7 +4,7 @@ import pytest
 from torch import zeros
 from torch.nn import Linear, Module, ModuleList, Parameter
 
-from megatron_nanguard.parameters.naming import name_modules, name_parameters
+from megatron_nanguard.parameters.global_names import name_modules, name_parameters
 
 
 def layer(number: int | None = None, **children: Module) -> Module:

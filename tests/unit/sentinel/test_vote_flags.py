@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.sentinel import Flag, Suspicions, flag_tensor
-from megatron_nanguard.sentinel.flags import FP32_MAX, fault_flags
+from megatron_nanguard.sentinel.vote_flags import FP32_MAX, fault_flags
 
 CPU = torch.device("cpu")
 NAN, INF = math.nan, math.inf

@@ -7,7 +7,7 @@ from torch import zeros
 from torch.nn import Linear, Parameter
 
 from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces
-from megatron_nanguard.parameters.registry import ParameterMap, index_in
+from megatron_nanguard.parameters.parameter_map import ParameterMap, index_in
 from megatron_nanguard.records.parameters import ParameterEntry
 from tests.unit.factories import SIZES
 from tests.unit.megatron_api.chunks import Chunk
