@@ -1,6 +1,6 @@
-"""The accused call once more: saved in a traced replay, run again here, on a peer and in higher precision, and bundled.
+"""Save the suspect call in a traced replay, run it again here, on a peer and in higher precision, and write a bundle.
 
-catcher = CallCatcher({1207}, CAP_BYTES)     the tracer tells it of every operator, see capture.py
+catcher = CallCatcher({1207}, CAP_BYTES)     called by the tracer around every operator, see call_catcher.py
 call = catcher.calls[1207]
 arbitrate(call)                              -> records.arbitration.Arbitration
 write_bundle(directory, call)                call.json, tensors.safetensors, repro.py

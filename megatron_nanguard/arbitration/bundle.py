@@ -1,4 +1,4 @@
-"""Write a saved call as a directory that reproduces it with torch alone, and read one back without trusting it."""
+"""Write a saved call as a directory that reproduces it with torch alone, and read one without trusting its content."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from megatron_nanguard.tensor_names import dtype_name
 
 MAX_CALL_BYTES: Final = 4 << 20
 MAX_TENSOR_BYTES: Final = CAP_BYTES + MAX_CALL_BYTES
-"""What is kept of a call, and a header of names."""
+"""The inputs, and a header of names."""
 log = logging.getLogger("megatron_nanguard")
 
 
 def write_bundle(directory: Path, call: CaughtCall) -> bool:
-    """Write tensors, scripts and, last, `call.json`; each under a temporary name first.
+    """Write tensors, scripts and, last, `call.json`.
 
     Returns:
-        Whether it is all there; what could not be written costs a line in the log.
+        Whether everything was written; if not, a line in the log says why.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,9 +63,9 @@ def read_bundle(directory: Path, whole: bool = False) -> CaughtCall:
 
     Args:
         directory: where `call.json` is.
-        whole: read the whole inputs too, where they were kept.
+        whole: read the whole inputs too, where they were saved.
     Raises:
-        PostmortemError: it is not there, not whole, or not what this package writes.
+        PostmortemError: it is missing, incomplete, or not what this package writes.
     """
     saved = read_record(SavedCall, _inside(directory, repro.CALL_NAME, MAX_CALL_BYTES))
     if saved.is_redacted:
@@ -78,7 +78,7 @@ def read_bundle(directory: Path, whole: bool = False) -> CaughtCall:
 
 
 def _check_arguments(saved: SavedCall, directory: Path) -> None:
-    """Every argument has its value, and every tensor that one names is described."""
+    """Check that every argument has its value, and that every tensor it names is described."""
     arguments = (*saved.args, *saved.kwargs, *saved.grad_outputs)
     for argument in arguments:
         if not argument.is_list and len(argument.values) != 1:
@@ -130,7 +130,7 @@ def _check(described: Mapping[str, SavedTensor], tensors: Mapping[str, Tensor], 
 
 
 def _is_dense(meta: SavedTensor) -> bool:
-    """Whether the elements fill their memory without gaps, in some order of the dims."""
+    """Whether the elements fill their memory without gaps in some order of the dims."""
     if len(meta.stride) != len(meta.shape):
         return False
     expected = 1
@@ -161,7 +161,10 @@ sigmoid_backward sign silu silu_backward sin sinh slice_backward softplus softpl
 sub sum tan tanh tanh_backward threshold_backward topk true_divide var var_mean where xlogy
 """
 ALLOWED: Final = frozenset(_NAMES.split())
-"""Operators by name; what writes in place, `log_`, goes with `log`."""
+"""Operators that a bundle may call: arithmetic only, nothing that reads, writes or runs anything else.
+
+`log` allows the in-place `log_` too.
+"""
 
 
 def allowed_operator(name: str) -> Any:

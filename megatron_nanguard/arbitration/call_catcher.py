@@ -1,13 +1,12 @@
-"""Save the accused call while a traced replay runs.
+"""Save the suspect call while a traced replay runs.
 
-The tracer tells the catcher of every operator, with the running number of its events, and knows nothing else of it:
+The tracer calls the catcher around every operator, with the number of the event, and knows nothing else of it:
 
     catcher.before(event, func, args, kwargs)    inputs are copied where the operator writes into them
     out = func(*args, **kwargs)
     catcher.after(out)
 
-A chosen event that is no operator, such as a bad weight at its first read, is followed by the operator that read it:
-that call is taken.
+Where a chosen event is no operator, such as a bad weight at its first read, the next operator is saved: it read it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.trace import TracedOrigin
 
 CAP_BYTES: Final = 256 << 20
-"""Largest inputs that are kept whole: a matrix product of a large layer, and not a disk full of attention scores."""
+"""Largest inputs that are saved whole: enough for the matrix product of a large layer, less than attention scores."""
 RNG_NAME: Final = "rng"
 COMMUNICATION: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 COMMUNICATES: Final = "a communication needs its group"
@@ -45,13 +44,13 @@ COMMUNICATES: Final = "a communication needs its group"
 
 @dataclass(frozen=True)
 class CaughtCall:
-    """A call in host memory.
+    """A saved call with its tensors in host memory.
 
     Attributes:
-        saved: what `call.json` says.
-        tensors: by name; cut to the rows that matter where `saved.rows` is given.
-        full: the whole inputs beside a cut; empty when there is none, or when they are too large.
-        function: how to make the call in this process; None for an operator, which its name tells.
+        saved: the content of `call.json`.
+        tensors: inputs by name; cut to the rows that matter where `saved.rows` is given.
+        full: the whole inputs where `tensors` is cut; empty when they are too large.
+        function: makes the call in this process; None for an operator, which is found by its name.
     """
 
     saved: SavedCall
@@ -70,14 +69,14 @@ class _Pending:
 
 
 class CallCatcher:
-    """Keeps the calls of chosen events. Used inside the tracer's dispatch mode, so what it does is not traced."""
+    """Saves the calls of chosen events. It runs inside the tracer's dispatch mode, so what it does is not traced."""
 
     def __init__(self, event_numbers: AbstractSet[int], cap_bytes: int = CAP_BYTES, *, rank: int = 0) -> None:
         """Choose the events.
 
         Args:
-            event_numbers: running numbers of an earlier traced replay of the same step.
-            cap_bytes: largest inputs that are kept whole.
+            event_numbers: from an earlier traced replay of the same step.
+            cap_bytes: largest inputs that are saved whole.
             rank: this global rank.
         """
         self.calls: dict[int, CaughtCall] = {}
@@ -168,23 +167,23 @@ class CallCatcher:
 
 
 def _device_type(tensors: Mapping[str, Tensor]) -> str:
-    """The accelerator among the devices of the inputs, if there is one."""
+    """Type of the accelerator among the devices of the inputs; cpu if there is none."""
     kinds = [tensor.device.type for tensor in tensors.values()]
     return next((kind for kind in kinds if kind != "cpu"), "cpu")
 
 
 def device_name(tensors: Mapping[str, Tensor]) -> str:
-    """What the device that computes with these inputs says of itself."""
+    """Model name of the device that computes with these inputs."""
     return device_of(_device_type(tensors)).facts().name
 
 
 def uncaught(rank: int, event: int | None, operator: str, why_not: str) -> CaughtCall:
-    """What stands for a call that cannot be saved, such as a communication or a kernel nobody saw."""
+    """Stand-in for a call that cannot be saved, such as a communication or a kernel that the tracer did not see."""
     return CaughtCall(SavedCall(rank=rank, event=event, operator=operator, why_not=why_not))
 
 
 def placed(call: CaughtCall, step: int, origin: TracedOrigin) -> CaughtCall:
-    """The call with where it was made, which the tracer knows."""
+    """Add step, module and phase of the origin to a call."""
     place = origin.place
     saved = replace(call.saved, step=step, event=origin.event, module=place.module, phase=place.phase)
     return replace(call, saved=saved)

@@ -1,4 +1,4 @@
-"""A saved call on several devices side by side, for `nanguard replay`; runs listed operators and references alone."""
+"""Run a saved call on several devices, for `nanguard replay`; only operators on the list and references are run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def compare_devices(call: CaughtCall, devices: Sequence[str]) -> tuple[DeviceOut
     """Run a call that was read from a bundle on each device, then in float64 on the CPU.
 
     Raises:
-        PostmortemError: the bundle names something that is not on the list; nothing was run.
-        ReplayError: it holds no call that can be made alone.
+        PostmortemError: the bundle names an operator that is not on the list; nothing was run.
+        ReplayError: it holds no call that one process can make.
     Sync: waits for each device.
     """
     if call.saved.why_not:
-        accused = call.saved.operator or "this bundle"
-        raise ReplayError(f"{accused} cannot be run alone: {call.saved.why_not}")
+        suspect = call.saved.operator or "this bundle"
+        raise ReplayError(f"{suspect} cannot be run alone: {call.saved.why_not}")
     function = _function(call)
     found = [_on(call, device, function) for device in devices]
     word, out_of_range = refer(call, torch.float64)

@@ -1,8 +1,8 @@
-"""Save the call of an autograd Function, whose kernels the dispatcher does not see: inputs, and what its backward got.
+"""Save the call of an autograd Function whose kernels the dispatcher does not see: inputs and output gradients.
 
 with FunctionCatcher("SwiGLUFunctionBackward", lambda: module == "decoder.layers.1.mlp", rank=5) as catcher:
     ...                       a further replay of the step
-catcher.call                  a CaughtCall; its `saved.why_not` says so where there was none
+catcher.call                  a CaughtCall; `saved.why_not` says why where nothing was saved
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _KEY = "_megatron_nanguard_inputs"
 
 @dataclass
 class _Inputs:
-    """What one forward got, in host memory."""
+    """The inputs of one forward in host memory."""
 
     saved: SavedCall
     tensors: dict[str, Tensor]
 
 
 class FunctionCatcher:
-    """Keeps the first call with a bad result of finite inputs; else the first bad one; else the last."""
+    """Saves the first call with a bad result of finite inputs; else the first with a bad result; else the last."""
 
     def __init__(
         self, name: str, is_wanted: Callable[[], bool] = lambda: True, cap_bytes: int = CAP_BYTES, *, rank: int = 0
@@ -53,15 +53,15 @@ class FunctionCatcher:
         """Choose the Function.
 
         Args:
-            name: of the class, or of its node: "SwiGLUFunction", "SwiGLUFunctionBackward".
-            is_wanted: asked at every forward: whether it is in the module and micro-batch in question.
-            cap_bytes: largest inputs that are kept.
+            name: of the class or of its autograd node: "SwiGLUFunction", "SwiGLUFunctionBackward".
+            is_wanted: called in every forward; whether it is the module and micro-batch in question.
+            cap_bytes: largest inputs that are saved.
             rank: this global rank.
         """
         self._kind: Literal["forward", "backward"] = "backward" if name.endswith("Backward") else "forward"
         self._name = name.removesuffix("Backward")
         self.is_wanted, self._cap_bytes, self._rank = is_wanted, cap_bytes, rank
-        self._guilt = 0
+        self._suspicion = 0
         self._undo = ExitStack()
         self.call = uncaught(rank, None, self._name, "it was not called again")
 
@@ -83,13 +83,13 @@ class FunctionCatcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put back what was there."""
+        """Put the original methods back."""
         self._undo.close()
 
     def _wrap(self, method: str, wrapper: Callable[..., Any]) -> None:
         original = getattr(self._cls, method)
         own = self._cls.__dict__.get(method)
-        # The signature stays: the tracer names gradients after the arguments of the forward.
+        # Keep the signature: the tracer names gradients after the arguments of the forward.
         setattr(self._cls, method, staticmethod(wraps(original)(lambda *args: wrapper(original, *args))))
         if own is None:
             self._undo.callback(delattr, self._cls, method)
@@ -148,7 +148,7 @@ class FunctionCatcher:
         return self._with_tensors(_Inputs(saved, {}), packer.tensors)
 
     def _names_of(self, args: Sequence[Any]) -> list[str]:
-        """Names by the signature; `args.0` and so on for what a star gathers."""
+        """Argument names by the signature; `args.0` and so on for those of `*args`."""
         parameters = self._parameters
         if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
             named, star = parameters[:-1], parameters[-1].name
@@ -177,11 +177,11 @@ class FunctionCatcher:
 
     def _keep(self, inputs: _Inputs, results: dict[str, Any]) -> None:
         outputs = tuple(describe_output(name, tensor) for name, tensor in results.items() if isinstance(tensor, Tensor))
-        guilt = 0
+        suspicion = 0
         if not all(output.is_finite for output in outputs):
-            guilt = 2 if all(meta.is_finite for meta in inputs.saved.tensors.values()) else 1
-        if guilt > self._guilt or self._guilt == guilt == 0:
-            self._guilt = guilt
+            suspicion = 2 if all(meta.is_finite for meta in inputs.saved.tensors.values()) else 1
+        if suspicion > self._suspicion or self._suspicion == suspicion == 0:
+            self._suspicion = suspicion
             saved = replace(inputs.saved, outputs=outputs)
             self.call = CaughtCall(saved, inputs.tensors, function=self._function(saved.notes))
 
@@ -197,17 +197,17 @@ class FunctionCatcher:
 
 
 def _quietly(look: Callable[..., _Result], *args: Any) -> _Result:
-    """Look without a tracer seeing it: its events must keep the numbers that they had without us."""
+    """Call a function outside of the tracer: the numbers of its events must stay those of the pass before."""
     with _disable_current_modes(), torch.no_grad():
         return look(*args)
 
 
 def _has_context(cls: Any) -> bool:
-    """Whether forward takes the context; else a `setup_context` of the class does."""
+    """Whether `forward` takes the context; else `setup_context` does."""
     return cls.setup_context is _SingleLevelFunction.setup_context
 
 
 def _parameters(cls: Any) -> list[inspect.Parameter]:
-    """The forward's parameters after the context."""
+    """Parameters of the forward without the context."""
     found = list(inspect.signature(cls.forward).parameters.values())
     return found[1:] if _has_context(cls) else found

@@ -1,4 +1,4 @@
-"""The arguments of a call as records, and its tensors by name."""
+"""Turn the arguments of a call into records, and collect its tensors by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from megatron_nanguard.tensor_names import dtype_name
 
 _DTYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 int64 int32 int16 int8 uint8 bool"
 SAVABLE = frozenset(getattr(torch, name) for name in _DTYPES.split() if hasattr(torch, name))
-"""What safetensors can hold."""
+"""Dtypes that safetensors can hold."""
 
 
 class CannotSave(Exception):
@@ -22,7 +22,7 @@ class CannotSave(Exception):
 
 
 class Packer:
-    """Turns values into records and keeps the tensors aside, not copied yet."""
+    """Turns values into records and collects the tensors, without copying them."""
 
     def __init__(self) -> None:
         """Start without tensors."""
@@ -31,7 +31,7 @@ class Packer:
     def operator(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-        """Positional and keyword arguments of an operator, under the names of its schema.
+        """Positional and keyword arguments of an operator, with the names of its schema.
 
         Raises:
             CannotSave: a value has no form in a file.
@@ -92,10 +92,10 @@ def check_size(tensors: Mapping[str, Tensor], cap_bytes: int, why: str = "") -> 
 
     Args:
         tensors: the inputs.
-        cap_bytes: most that is kept.
-        why: they are looked at as a whole, or what was done to make them smaller; ends with a space.
+        cap_bytes: limit.
+        why: goes into the message after "the call"; ends with a space.
     Raises:
-        CannotSave: they have more bytes.
+        CannotSave: they are larger.
     """
     size = num_bytes(tensors)
     if size > cap_bytes:
@@ -103,12 +103,12 @@ def check_size(tensors: Mapping[str, Tensor], cap_bytes: int, why: str = "") -> 
 
 
 def num_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Size of all of them, views counted as if they were whole."""
+    """Size of the elements of all tensors; memory that two views share counts twice."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in host memory, with the order of the dims in memory kept.
+    """Copy tensors to host memory; the order of their dims in memory is kept.
 
     Sync: waits for the device.
     """
@@ -116,7 +116,7 @@ def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tensor]) -> dict[str, SavedTensor]:
-    """What a file of the copies does not say; the device and whether a gradient is wanted come from the originals."""
+    """Describe what a safetensors file does not hold; device and requires_grad are those of the originals."""
     return {
         name: SavedTensor(
             shape=tuple(copy.shape),
@@ -131,7 +131,7 @@ def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tenso
 
 
 def describe_output(name: str, tensor: Tensor) -> SavedOutput:
-    """Count what is bad in one output.
+    """Count the NaN and Inf of one output.
 
     Sync: waits for the device.
     """
@@ -141,7 +141,7 @@ def describe_output(name: str, tensor: Tensor) -> SavedOutput:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """No NaN and no Inf.
+    """Whether a tensor has neither NaN nor Inf.
 
     Sync: waits for the device.
     """

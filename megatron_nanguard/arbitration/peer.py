@@ -1,9 +1,9 @@
-"""The accused call on the device of another rank: it goes there as a file, and the answer comes back as one.
+"""Run the suspect call on the device of another rank. The call goes there as a file, and so does the answer back.
 
     INCIDENT/peer/rank00005/call.json, tensors.safetensors    from the rank with the origin
     INCIDENT/peer/rank00005/answer.json                       from the peer
 
-Two ranks that agreed beforehand take part, and no collective; each gives up at its deadline, and then there is no peer.
+Two ranks that agreed beforehand take part, without a collective. Each gives up at its deadline.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ ANSWER_NAME: Final = "answer.json"
 
 
 def peer_directory(incident: Path, asker: int) -> Path:
-    """Where the call of one rank travels."""
+    """Directory for the call of one rank and its answer."""
     return incident / "peer" / f"rank{asker:05d}"
 
 
 def send(incident: Path, call: CaughtCall) -> None:
-    """Hand a call over that could be saved.
+    """Write a call for the peer.
 
     Args:
         incident: directory that both ranks see.
-        call: as it was caught here.
+        call: as it was saved here.
     """
     write_bundle(peer_directory(incident, call.saved.rank), call)
 
 
 def receive(incident: Path, asker: int, deadline: float) -> PeerAnswer | str:
-    """Wait for the answer to the call that was sent.
+    """Wait for the answer of the peer.
 
     Args:
         incident: directory that both ranks see.
@@ -67,7 +67,7 @@ def receive(incident: Path, asker: int, deadline: float) -> PeerAnswer | str:
 
 
 def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline: float) -> PeerAnswer | str:
-    """Wait for the call of another rank, run it on this rank's device and write down what came out.
+    """Wait for the call of another rank, run it on this rank's device and write the answer.
 
     Args:
         incident: directory that both ranks see.
@@ -76,7 +76,7 @@ def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline
         device: of this rank.
         deadline: seconds to wait for the call.
     Returns:
-        What was answered, or why nothing was.
+        The answer, or why there is none.
     Sync: waits for the device.
     """
     directory = peer_directory(incident, asker)
@@ -92,18 +92,18 @@ def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline
 
 
 def named(device: torch.device) -> str:
-    """A device with what it says of itself: "cuda:1 NVIDIA H100"."""
+    """A device with its model name: "cuda:1 NVIDIA H100"."""
     return f"{device} {device_of(device.type).facts(device.index).name}"
 
 
 def is_alike(peer: PeerAnswer, device: torch.device) -> bool:
-    """Whether a peer's device is of the same model as this one, and in the same host: little for it to differ in."""
+    """Whether a peer's device is of the same model and in the same host as this one, so that its answer says little."""
     mine, its = (name.partition(" ")[2] for name in (named(device), peer.device))
     return (mine, socket.gethostname()) == (its, peer.host)
 
 
 def _outcome(directory: Path, device: torch.device) -> str:
-    """Bad if any of a few tries is; an operator must be on the list, a Function be loaded in this process."""
+    """Run a call a few times; bad if one result is. Only operators on the list and loaded Functions are run."""
     try:
         call = read_bundle(directory, whole=True)
         if call.saved.kind == "operator":

@@ -1,4 +1,4 @@
-"""The accused call again: several times on its own device, and in higher precision on the CPU."""
+"""Run the suspect call again: several times on its own device, and in higher precision on the CPU."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ CANNOT_RUN: Final = (
     *(repro.CannotRun, RuntimeError, TypeError, ValueError),
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
 )
-"""What a call raises that a device, a type or a missing part does not allow; NotImplementedError is a RuntimeError. The
-second line is what a reference raises of arguments that its kernel would not have had."""
+"""What a call may raise. First line: the device or a dtype is not supported, which is a RuntimeError; or a part is
+missing. Second line: a reference got arguments that it does not expect."""
 
 
 def arbitrate(call: CaughtCall, repeats: int = NUM_REPEATS, peer: PeerAnswer | str = NOT_TRIED) -> Arbitration:
-    """Run the call again here and in higher precision, and put that beside what a peer found.
+    """Run the call again here and in higher precision, and add the answer of a peer.
 
     Args:
-        call: as it was caught on this rank.
+        call: as it was saved on this rank.
         repeats: how often to run it on its own device.
         peer: the answer of another rank, or why there is none.
-    Sync: waits for the device; leaves its random generator as it was.
+    Sync: waits for the device; the state of its random generator is restored.
     """
     saved = call.saved
     notes = [*saved.notes, *([saved.why_not] if saved.why_not else [])]
@@ -75,7 +75,7 @@ def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
     """Run the call on the kind of device it ran on.
 
     Returns:
-        How often the result was bad, how often it ran, and why not if it did not.
+        How often the result was bad, how often the call ran, and why it did not run.
     Sync: waits for the device.
     """
     plain, tensors = whole(call)
@@ -90,7 +90,7 @@ def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
 
 
 def run_once(call: CaughtCall, plain: Json, tensors: Mapping[str, Tensor], device: torch.device) -> Outputs:
-    """Make the call once and leave the random generator as it was."""
+    """Make the call once; the state of the random generator is restored."""
     function = call.function or _function(call.saved)
     with _same_generator(plain, device), Alone():
         return repro.run(plain, tensors, device, function)
@@ -131,13 +131,13 @@ def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
 
 
 def whole(call: CaughtCall) -> tuple[Json, Mapping[str, Tensor]]:
-    """The call as plain JSON with its tensors, the whole inputs if they were kept."""
+    """The call as plain JSON with its tensors: the whole inputs where they were saved."""
     plain = orjson.loads(to_json(call.saved))
     return (repro.whole(plain), call.full) if call.full else (plain, call.tensors)
 
 
 def in_precision(plain: Json, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Json, dict[str, Tensor]]:
-    """The same call with all floating-point tensors and types in another one, on the CPU."""
+    """The same call on the CPU with all floating-point tensors and dtype arguments in another dtype."""
     cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     text = dtype_name(dtype)
     described = {name: {**meta, "device": "cpu"} for name, meta in plain["tensors"].items()}
@@ -154,13 +154,13 @@ def in_precision(plain: Json, tensors: Mapping[str, Tensor], dtype: torch.dtype)
 def _value_in(value: Json, name: str, dtype: str) -> Json:
     if value["kind"] == "dtype" and repro.type_of(value["text"]).is_floating_point:
         return {**value, "text": dtype}
-    if name == "half_to_float":  # softmax of half precision with a single-precision result: now it is all one type
+    if name == "half_to_float":  # softmax of half precision with a single-precision result: here both have one dtype
         return {**value, "text": "false"}
     return value
 
 
 def outcome(call: SavedCall, outputs: Outputs) -> str:
-    """Whether a result is as bad as what was seen, in the word of the records."""
+    """Whether a result is as bad as in the run, in the word of the records."""
     return BAD if repro.is_bad(orjson.loads(to_json(call)), outputs) else FINITE
 
 
@@ -177,7 +177,7 @@ def _device_type(plain: Json) -> str:
 
 @contextmanager
 def _same_generator(plain: Json, device: torch.device) -> Iterator[None]:
-    """Put the generator's state back after a call that draws; the training run goes on with it."""
+    """Restore the state of the random generator after a call that draws from it: the training run needs it."""
     if plain["rng"] is None or plain["rng_device"] != device.type:
         yield
         return
@@ -189,21 +189,21 @@ def _same_generator(plain: Json, device: torch.device) -> Iterator[None]:
 
 
 class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every communication raises CannotRun before it begins."""
+    """Raises CannotRun for every communication: one rank alone would wait for the others for ever."""
 
     def __init__(self) -> None:
-        """Nothing to choose."""
+        """Takes no options."""
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Leave compiled helpers compiled: their kernels are what is run again."""
+        """Keep compiled helpers compiled: their kernels are to be run again."""
         return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run what is no communication."""
+        """Run every other operator."""
         if getattr(func, "namespace", "") in COMMUNICATION:
             raise CannotRun(COMMUNICATES)
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Cut a call to the rows that matter, where the operator works on each row of the first dim by itself."""
+"""Cut a call to the rows that matter, for operators that work on each row of the first dim by itself."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ROWS_OF: Mapping[str, frozenset[str]] = {
     "aten::copy_": frozenset({"self", "src"}),
     "aten::gelu": frozenset({"self"}),
 }
-"""What works by rows without the tag of elementwise operators: the arguments whose first dim is that of the rows."""
+"""Operators that work by rows and are not tagged pointwise, with the arguments whose first dim is that of the rows."""
 
 
 def row_arguments(
     func: Any, args: Sequence[Argument], tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
 ) -> set[str]:
-    """Names of the tensors to cut; empty where rows depend on each other, or where we do not know."""
+    """Names of the tensors to cut; empty where rows depend on each other or may do so."""
     if not outputs or any(output.dim() == 0 for output in outputs):
         return set()
     if torch.Tag.nondeterministic_seeded in func.tags or not _spares_first_dim(args, tensors):
@@ -55,7 +55,7 @@ def row_arguments(
 
 
 def _spares_first_dim(args: Sequence[Argument], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether what softmax and the norms work along leaves the first dim alone."""
+    """Whether softmax or a norm works along other dims than the first."""
     found = {argument.name: argument for argument in args}
     num_dims = max((tensor.dim() for tensor in tensors.values()), default=0)
     if "normalized_shape" in found and len(found["normalized_shape"].values) >= num_dims:
@@ -66,7 +66,7 @@ def _spares_first_dim(args: Sequence[Argument], tensors: Mapping[str, Tensor]) -
 
 
 def choose_rows(outputs: Sequence[Tensor]) -> RowCut | None:
-    """The bad rows, up to a number, and a few good ones; None when the call is small or has no bad row.
+    """Choose up to 16 bad rows and 4 good ones; None when the call is small or has no bad row.
 
     Sync: waits for the device.
     """
@@ -85,5 +85,5 @@ def choose_rows(outputs: Sequence[Tensor]) -> RowCut | None:
 
 
 def cut(tensor: Tensor, rows: RowCut) -> Tensor:
-    """The chosen rows of one tensor."""
+    """Take the chosen rows of one tensor."""
     return tensor.detach().index_select(0, torch.tensor(rows.rows, device=tensor.device))

@@ -1,4 +1,4 @@
-"""Which calls of a rank stand accused, by its trace, and what was caught of them in the pass after it."""
+"""Which calls of a rank are suspect by its trace, and what was saved of them in the pass after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall,
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
-"""Origins whose event is an operator, or is read by one, or is followed by the operator that read it first."""
+"""Origins with an operator to save: the event is one, or was read by one."""
 WHY_NOT: Final[Mapping[OriginKind, str]] = {
     OriginKind.COMMUNICATION: COMMUNICATES,
     OriginKind.NEVER_WRITTEN: "memory that nobody wrote was read; there is no call to make again",
@@ -18,54 +18,54 @@ WHY_NOT: Final[Mapping[OriginKind, str]] = {
 
 
 def suspect_events(trace: RankTrace) -> frozenset[int]:
-    """Running numbers of the events whose calls a `CallCatcher` should keep."""
+    """Numbers of the events whose calls a `CallCatcher` should save."""
     return frozenset(_called(origin) for origin in trace.origins if _why_no_call(origin) is None)
 
 
 def suspect_function(trace: RankTrace) -> TracedOrigin | None:
-    """The first origin inside an autograd Function whose kernel nobody saw; what a `RegionCatcher` should keep.
+    """The first origin inside an autograd Function whose kernel the tracer did not see, for a `FunctionCatcher`.
 
-    Its `place` says when to ask: micro-batch and module. The class is named by `function_name`.
+    Its `place` has the micro-batch and module; `function_name` gives the class.
     """
     return next((origin for origin in trace.origins if function_name(origin)), None)
 
 
 def function_name(origin: TracedOrigin) -> str:
-    """Name of the autograd node or Function that an unseen write belongs to; empty when there is none."""
+    """Name of the autograd node or Function in which an unseen kernel wrote; empty when there is none."""
     if origin.kind is not OriginKind.UNSEEN:
         return ""
     return origin.place.node or origin.place.forward_operator or ""
 
 
 def caught_calls(
-    trace: RankTrace, step: int, calls: Mapping[int, CaughtCall], region: CaughtCall | None = None
+    trace: RankTrace, step: int, calls: Mapping[int, CaughtCall], function: CaughtCall | None = None
 ) -> tuple[CaughtCall, ...]:
-    """One call per origin, in their order, with the place that the trace knows; where there is none, why.
+    """Return one call per origin, in their order, with its place in the trace; if it was not saved, it says why.
 
     Args:
         trace: of this rank, from the pass that found the origins.
         step: as the training log counts it.
-        calls: what the `CallCatcher` kept.
-        region: what the `RegionCatcher` kept, if there was one.
+        calls: what the `CallCatcher` saved.
+        function: what the `FunctionCatcher` saved, if there was one.
     """
-    with_region = suspect_function(trace)
+    of_function = suspect_function(trace)
     return tuple(
-        placed(_call(origin, trace.rank, calls, region if origin is with_region else None), step, origin)
+        placed(_call(origin, trace.rank, calls, function if origin is of_function else None), step, origin)
         for origin in trace.origins
     )
 
 
 def gone_calls(trace: RankTrace, step: int) -> tuple[CaughtCall, ...]:
-    """The same where the fault was gone in the pass that was to save them: what ran then did not fail."""
+    """Return one call per origin where the fault was gone in the pass that was to save them: none failed there."""
     why_not = "the fault was gone in the pass that was to save it"
     return tuple(
         placed(uncaught(trace.rank, origin.event, origin.operator, why_not), step, origin) for origin in trace.origins
     )
 
 
-def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], region: CaughtCall | None) -> CaughtCall:
-    if region is not None:
-        return region
+def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], function: CaughtCall | None) -> CaughtCall:
+    if function is not None:
+        return function
     why_not = _why_no_call(origin)
     if why_not is not None:
         return uncaught(rank, origin.event, origin.operator, why_not)
@@ -83,7 +83,7 @@ def _called(origin: TracedOrigin) -> int:
 
 
 def _why_no_call(origin: TracedOrigin) -> str | None:
-    """Why no operator stands for an origin; None where one does."""
+    """Why an origin has no operator to save; None where it has one."""
     if origin.kind not in CALLED:
         return WHY_NOT[origin.kind]
     if origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(GRADIENT_OF):
@@ -92,5 +92,5 @@ def _why_no_call(origin: TracedOrigin) -> str | None:
 
 
 def _is_same(label: str, operator: str) -> bool:
-    """`add.Tensor` and `log` are how the trace writes `aten.add.Tensor` and `aten.log.default`."""
+    """Compare a label of the trace with an operator: the trace writes `log` for `aten.log.default`."""
     return operator.partition(".")[2].removesuffix(".default") == label

@@ -1,4 +1,4 @@
-"""A step as files: micro-batches, random states, model and optimizer of one rank, with no pickle in them."""
+"""Save one rank's part of a step: micro-batches, random states, model and optimizer, in files without pickle."""
 
 from megatron_nanguard.capture.captured import Captured, check, read, without_tensors
 

@@ -1,4 +1,4 @@
-"""What a rank saved of a step: a record, and the tensors that lie beside it."""
+"""What a rank saves of a step: a record, and a file of tensors beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.record_file import read_record
 
 UNREADABLE = (OSError, SafetensorError, ValueError)
-"""What safetensors raises for a file that is missing or damaged."""
+"""Errors of safetensors for a file that is missing or damaged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class Captured:
     """A rank's part of a step.
 
     Attributes:
-        record: all that is no tensor.
-        tensors: by name; when written the live ones, not copied.
+        record: everything but the tensors.
+        tensors: by name; before they are written these are the live tensors, not copies.
     """
 
     record: CaptureFile
@@ -34,17 +34,17 @@ class Captured:
 
     @property
     def num_bytes(self) -> int:
-        """Room that the files take."""
+        """Size of the files."""
         return len(to_json(self.record)) + (file_bytes(self.tensors) if self.tensors else 0)
 
     @property
     def says_something(self) -> bool:
-        """There was data or an accused call on this rank, or there are tensors."""
+        """Whether there is anything to write: data, a suspect call or tensors."""
         return bool(self.tensors or self.record.batch.iterators or self.record.calls)
 
 
 def without_tensors(record: CaptureFile, why_not: str) -> CaptureFile:
-    """What is left when the tensors are not written."""
+    """The record to write where the tensors are not written, with the reason."""
     return replace(record, level="ids", random=None, numbers={}, left_out=(why_not, *record.left_out))
 
 
@@ -55,7 +55,7 @@ def read(incident: Path, rank: int) -> Captured:
         incident: directory of the incident.
         rank: global rank.
     Raises:
-        PostmortemError: it is not there, not whole, or not what this package writes.
+        PostmortemError: it is missing, incomplete, or not what this package writes.
     """
     record = check(incident, rank)
     tensors = _tensors(incident, rank)
@@ -66,13 +66,13 @@ def read(incident: Path, rank: int) -> Captured:
 
 
 def check(incident: Path, rank: int) -> CaptureFile:
-    """Whether `read` will find what it needs: of the tensors the header alone is looked at.
+    """Read the record and check that `read` will succeed; of the file of tensors only the header is read.
 
     Args:
         incident: directory of the incident.
         rank: global rank.
     Raises:
-        PostmortemError: it is not there, not whole, or not what this package writes.
+        PostmortemError: it is missing, incomplete, or not what this package writes.
     """
     path = incident / file_name(rank)
     if not path.exists():

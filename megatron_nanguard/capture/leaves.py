@@ -1,4 +1,4 @@
-"""Micro-batches as flat records and named tensors, and back.
+"""Turn micro-batches into flat records and named tensors, and back.
 
 {"tokens": tensor, "name": "a"}  <->  dict at [], tensor `batch/0/2/tokens` at ["tokens"], str a at ["name"]
 """
@@ -29,13 +29,13 @@ _CONTAINERS: dict[LeafKind, Callable[[list[tuple[Any, Any]]], Any]] = {
 
 
 class Batcher:
-    """Takes micro-batches apart.
+    """Turns micro-batches into records, and collects their tensors.
 
     Args:
-        keeps_text: sample text is kept too.
+        keeps_text: whether text of samples is saved too.
     Attributes:
-        tensors: what was found, by name; not copied.
-        left_out: what has no form in a file.
+        tensors: by name; not copied.
+        left_out: values that cannot be saved, in words.
     """
 
     def __init__(self, keeps_text: bool) -> None:
@@ -44,7 +44,7 @@ class Batcher:
         self.left_out: list[str] = []
 
     def take_apart(self, batch: Sequence[Sequence[Any]]) -> tuple[CapturedIterator, ...]:
-        """Items per data iterator -> records."""
+        """Turn the items of each data iterator into records."""
         return tuple(
             CapturedIterator(
                 tuple(
@@ -74,7 +74,7 @@ class Batcher:
             yield Leaf(path, "left_out", type(value).__name__)
 
     def _tensor(self, tensor: Tensor, path: tuple[str, ...], name: str) -> Leaf:
-        # Keys with a slash in them may look like keys inside of one another.
+        # Keys that contain a slash can give the same name as nested keys.
         unique = name if name not in self.tensors else f"{name}#{len(self.tensors)}"
         self.tensors[unique] = tensor
         dtype = dtype_name(tensor.dtype)
@@ -84,14 +84,14 @@ class Batcher:
 def put_together(
     iterators: Sequence[CapturedIterator], tensors: Mapping[str, Tensor], device: torch.device
 ) -> list[list[Any]]:
-    """Records -> items per data iterator.
+    """Turn records back into the items of each data iterator.
 
     Args:
-        iterators: what `take_apart` gave.
-        tensors: those of the file.
+        iterators: from `take_apart`.
+        tensors: of the file.
         device: for tensors that were on an accelerator.
     Raises:
-        ReplayError: something was left out, or does not fit together.
+        ReplayError: a value was left out, or a tensor is missing.
     """
     return [[_item(item.leaves, tensors, device) for item in iterator.items] for iterator in iterators]
 
@@ -99,7 +99,7 @@ def put_together(
 def _item(leaves: Sequence[Leaf], tensors: Mapping[str, Tensor], device: torch.device) -> Any:
     values = {leaf.path: _value(leaf, tensors, device) for leaf in leaves}
     inside: dict[tuple[str, ...], list[tuple[Any, Any]]] = defaultdict(list)
-    # From the back: what a container holds stands after it, and is whole by then.
+    # From the back: the content of a container comes after it and must be built first.
     for leaf in reversed(leaves):
         if leaf.kind in _CONTAINERS:
             values[leaf.path] = _CONTAINERS[leaf.kind](inside[leaf.path][::-1])

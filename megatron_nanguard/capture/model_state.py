@@ -26,7 +26,7 @@ from megatron_nanguard.sentinel.before_reduction import BucketNorms
 PARAMETER, BUFFER, OPTIMIZER = "parameter/", "buffer/", "optimizer/"
 
 Buffers = Mapping[tuple[Module, str], "Tensor | None"]
-"""Contents of buffers at an earlier moment, by module and name there."""
+"""Content of buffers at an earlier moment, by module and name in the module."""
 
 
 def live_state(
@@ -40,8 +40,8 @@ def live_state(
     Args:
         chunks: model chunks.
         names: map of their parameters.
-        optimizer: as the factory returned it; None where it is not known.
-        at_entry: what to take in place of the buffers as they are now.
+        optimizer: as Megatron's factory returned it; None where it is not known.
+        at_entry: buffers to return instead of those of the modules now.
     """
     found = {PARAMETER + entry.name: names.parameter(entry).detach() for entry in names.entries}
     for path, module in _modules(chunks).items():
@@ -57,7 +57,7 @@ def live_state(
 
 
 def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """What a file can hold, and a sentence on each that it cannot."""
+    """Return the tensors that a file can hold, and a sentence for each other one."""
     kept = {name: tensor for name, tensor in tensors.items() if can_hold(tensor)}
     lost = [f"{name}: a {type(t).__name__} of {t.dtype}" for name, t in tensors.items() if name not in kept]
     return kept, lost
@@ -70,10 +70,10 @@ def put_back(
     """Write saved tensors over the live ones.
 
     Args:
-        saved: by the names of `live_state`; others are left alone.
+        saved: by the names of `live_state`; other names are ignored.
         optimizer: None to leave its state as it is.
     Raises:
-        ReplayError: model and saved tensors are not of one kind; nothing was changed.
+        ReplayError: the saved tensors are of another model or optimizer; nothing was changed.
     """
     live = live_state(chunks, names, optimizer)
     wanted = {name: tensor for name, tensor in saved.items() if name.startswith((PARAMETER, BUFFER))}
@@ -100,7 +100,7 @@ def put_back(
 
 
 def _empty_buffers(chunks: Sequence[ModelChunk]) -> dict[str, tuple[Module, str]]:
-    """Buffers that are registered and get a content later, by the names of `live_state`."""
+    """Buffers that are registered but None as yet, by the names of `live_state`."""
     return {
         f"{BUFFER}{path}.{name}": (module, name)
         for path, module in _modules(chunks).items()
@@ -110,7 +110,7 @@ def _empty_buffers(chunks: Sequence[ModelChunk]) -> dict[str, tuple[Module, str]
 
 
 def _modules(chunks: Sequence[ModelChunk]) -> dict[str, Module]:
-    """Those inside the models by global path, and the models themselves."""
+    """The modules inside the chunks by global name, and the chunks themselves."""
     return {f"chunk{number}": unwrap(chunk) for number, chunk in enumerate(chunks)} | name_modules(chunks)
 
 
@@ -120,13 +120,13 @@ def _few(names: Sequence[str]) -> str:
 
 
 def gradients_by_name(names: ParameterMap) -> dict[str, Tensor]:
-    """Each gradient as it stands now, flat; parameters without one are left out."""
+    """The gradient of each parameter now, flat; parameters without one are left out."""
     found = {entry.name: local_gradient(names.parameter(entry)) for entry in names.entries}
     return {name: gradient.data for name, gradient in found.items() if gradient is not None}
 
 
 def norms_by_name(buckets: Sequence[BucketNorms], names: ParameterMap) -> dict[str, float]:
-    """Norms that were taken before the reduction, where there is one per parameter.
+    """Gradient norms before the reduction by parameter, where one was taken per parameter.
 
     Sync: one host read per bucket.
     """

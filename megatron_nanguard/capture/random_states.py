@@ -1,4 +1,4 @@
-"""Random states as a record and named tensors, and back."""
+"""Turn random states into a record and named tensors, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PYTHON, NUMPY, TORCH, DEVICE, TRACKER = (
 
 
 def take_apart(states: RngStates) -> tuple[CapturedRandom, dict[str, Tensor]]:
-    """The numbers of each state as a tensor, the rest as a record."""
+    """Return the numbers of each state as a tensor, and the rest as a record."""
     version, numbers, gauss = states.python
     tensors = {PYTHON: torch.tensor(numbers), TORCH: states.torch_cpu, DEVICE: states.device}
     tensors |= {TRACKER + name: state for name, state in states.tracker.items()}
@@ -30,7 +30,7 @@ def take_apart(states: RngStates) -> tuple[CapturedRandom, dict[str, Tensor]]:
 
 
 def put_together(record: CapturedRandom, tensors: Mapping[str, Tensor]) -> RngStates:
-    """The states again.
+    """Turn record and tensors back into random states.
 
     Raises:
         KeyError: a tensor is missing.

@@ -32,7 +32,7 @@ _NAMES = {
     "bool": "BOOL",
 }
 DTYPES: Final = {getattr(torch, name): code for name, code in _NAMES.items() if hasattr(torch, name)}
-"""What such a file can hold, under the names that the format has for it."""
+"""Dtypes that the file can hold, with their names in the format."""
 ALIGNMENT: Final = 8
 
 
@@ -46,7 +46,7 @@ def can_hold(tensor: Tensor) -> bool:
 
 
 def file_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Size of the file that `write_tensors` makes of these."""
+    """Size of the file that `write_tensors` writes."""
     return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
 
 

@@ -1,4 +1,4 @@
-"""A captured step again in a fresh job of the same layout, and whether its gradients are the same bit for bit."""
+"""Run a captured step again in a fresh job of the same layout, and compare its gradients bit for bit."""
 
 from megatron_nanguard.reloading.comparison import Comparison
 from megatron_nanguard.reloading.reload_job import ReloadJob, command_line

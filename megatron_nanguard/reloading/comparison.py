@@ -1,4 +1,4 @@
-"""How the gradients of a step compare with those of its first run, on one rank.
+"""Compare the gradients of a step with those of its first run, on one rank.
 
 rank 5, step 3: 44 of 46 gradients are the same bit for bit
   differs  decoder.layers.3.mlp.linear_fc1.weight, already before the reduction
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from megatron_nanguard.records.capture import CaptureFile
 
 SHOWN = 24
-"""Parameters that are listed."""
+"""At most so many parameters are listed."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Comparison:
         rank: global rank.
         step: as the training log counts it.
         num_gradients: of the captured step.
-        differs: parameters whose gradient is another one, or missing in one of the two.
-        differs_before: those whose norm differs already before the reduction, where norms were taken in both.
-        notes: what stands in the way of a fair comparison.
+        differs: parameters whose gradients differ, or are missing in one of the two runs.
+        differs_before: parameters whose norms before the reduction differ, where both runs have them.
+        notes: differences between the runs that may explain different gradients.
     """
 
     rank: int
@@ -39,12 +39,12 @@ class Comparison:
 
     @classmethod
     def of(cls, record: CaptureFile, gradients: Mapping[str, str], norms: Mapping[str, float]) -> Comparison:
-        """Compare.
+        """Compare this run of the step with the captured one.
 
         Args:
             record: of the captured step.
             gradients: digests of this run.
-            norms: before the reduction of this run; empty where none were taken.
+            norms: of this run before the reduction; empty where none were taken.
         """
         both = [*record.gradients, *(name for name in gradients if name not in record.gradients)]
         notes = [f"not in the capture: {what}" for what in record.left_out]

@@ -1,7 +1,7 @@
-"""A job that makes one step, the captured one, and leaves: any Megatron script, with our hooks instead of the guard.
+"""Run any Megatron script with hooks that load the captured step, run it, compare its gradients and end the job.
 
-first schedule call   the captured state goes into the model, the captured micro-batches to the schedule
-decision point        gradients are compared; every rank says how they compare and leaves, alike
+first schedule call   the captured state is loaded into the model, the schedule gets the captured micro-batches
+decision point        gradients are compared; every rank prints its comparison, and all exit with the same code
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ POINTS = (
 
 
 class ReloadJob:
-    """The job.
+    """The hooks of the job.
 
     Args:
         incident: directory of the incident whose step was captured.
     Attributes:
-        has_compared: the ranks know how the gradients compare, and leave by that.
+        has_compared: whether the gradients of all ranks were compared; the exit code follows from that.
     """
 
     def __init__(self, incident: Path) -> None:
@@ -68,16 +68,16 @@ class ReloadJob:
         self._engine = Engine(POINTS, self.handlers(), release_line)
 
     def install(self) -> None:
-        """Register the hooks; the script comes next."""
+        """Register the hooks, before the script runs."""
         self._engine.install()
 
     def remove(self) -> None:
-        """Take the hooks off again."""
+        """Remove the hooks."""
         self._host_checks.restore()
         self._engine.remove()
 
     def handlers(self) -> dict[str, Any]:
-        """What each patch point calls."""
+        """The handler of each patch point."""
         return {
             "wrap_chunk": self.chunk_wrapped,
             "get_megatron_optimizer": self.optimizer_made,
@@ -89,16 +89,16 @@ class ReloadJob:
         }
 
     def chunk_wrapped(self, chunk: ModelChunk) -> None:
-        """Megatron's own NaN check would end the step before its gradients can be compared."""
+        """Switch Megatron's own NaN check off: it would end the step before its gradients can be compared."""
         missing = [self._engine.declined[group] for group in ESSENTIAL if group in self._engine.declined]
         if missing:
             raise ReplayError(f"the step cannot be run with this Megatron: {'; '.join(missing)}")
         self._host_checks.switch_off([chunk])
 
     def optimizer_made(self, optimizer: MegatronOptimizer, chunks: Sequence[ModelChunk]) -> None:
-        """Remember whose loss scale and main parameters are to be put back.
+        """Keep the optimizer, whose loss scale and main parameters are loaded later, and print changed arguments.
 
-        The run wrote its arguments down at this moment, and Megatron changes some of them later.
+        The run saved its arguments at this same point; Megatron changes some of them later.
         """
         if not self._optimizers and dist.get_rank() == 0:
             for line in changed_arguments(self._incident):
@@ -106,7 +106,7 @@ class ReloadJob:
         self._optimizers.append((optimizer, chunks))
 
     def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The captured step in place of the one that the host was about to make."""
+        """Load the captured step, and pass its micro-batches to the schedule instead of the script's."""
         if kwargs.get("forward_only", False):
             return kwargs
         chunks = chunks_of(kwargs["model"])
@@ -115,12 +115,12 @@ class ReloadJob:
         return {**kwargs, "data_iterator": self._step.data_iterator, "num_microbatches": self._step.num_microbatches}
 
     def gradients_ready(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
-        """Norms before the reduction: they tell a difference of this rank's own from one that came in with it."""
+        """Take norms before the reduction, to tell a difference of this rank from one that the reduction brought in."""
         if self._step is not None and not is_dispatched(group):
             self._before.look(group, force_all_reduce)
 
     def decide(self, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> NoReturn:
-        """Compare and leave, before anything is unscaled, clipped or applied.
+        """Compare and exit, before gradients are unscaled, clipped or applied.
 
         Collective: all ranks.
         """
@@ -134,11 +134,11 @@ class ReloadJob:
         raise SystemExit(code)
 
     def step(self, step: Callable[[], Any], optimizer: MegatronOptimizer) -> Any:
-        """A rank that has nothing to train may never come to ``prepare_grads``."""
+        """Compare here on a rank without trainable parameters, which may never call ``prepare_grads``."""
         return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
 
     def stands_aside(self, rejection_func: Any) -> bool:
-        """Whether a check of the host is left out: NaN and Inf only."""
+        """Whether to skip a check of Megatron: those for NaN and Inf."""
         return host_program.is_nan_check(rejection_func)
 
     def _optimizer_of(self, chunks: Sequence[ModelChunk]) -> Any:
@@ -147,13 +147,13 @@ class ReloadJob:
 
 
 def command_line(incident: Path, given: Sequence[str]) -> list[str]:
-    """The script to run and its arguments.
+    """Return the script to run and its arguments.
 
     Args:
         incident: directory of the incident.
-        given: a script with all its arguments; or arguments to add to those of the run, where the last one wins.
+        given: a script with all its arguments; or arguments to append to those of the run, which they override.
     Raises:
-        PostmortemError: the run's command line is not known here.
+        PostmortemError: the command line of the run was not saved, or its script is not there.
     """
     if given and not given[0].startswith("-"):
         return list(given)
@@ -169,7 +169,7 @@ def command_line(incident: Path, given: Sequence[str]) -> list[str]:
 
 
 def changed_arguments(incident: Path) -> Iterator[str]:
-    """One line per argument that is not what it was in the run; none where either is not known."""
+    """Yield a line per argument that differs from the run; none where the arguments of one of them are not known."""
     mine = host_program.arguments()
     if mine is None or not _path(incident).exists():
         return

@@ -1,4 +1,4 @@
-"""A captured step, put into the model of this job.
+"""Load a captured step into the model of this job.
 
 step = megatron_nanguard.reload_step("nanguard", model, optimizer)
 forward_backward(data_iterator=step.data_iterator, num_microbatches=step.num_microbatches, ...)
@@ -33,17 +33,17 @@ from megatron_nanguard.topology.coordinates import read as read_coordinates
 
 
 class ReloadedStep:
-    """The step of one rank.
+    """The captured step of one rank, ready to run.
 
     Args:
-        captured: what that rank saved.
-        chunks: the model chunks of this job; the saved state is in them by now.
+        captured: what the rank saved.
+        chunks: the model chunks of this job, with the saved state in them.
         names: map of their parameters.
     Attributes:
         step: as the training log counted it.
-        num_microbatches: for the schedule.
-        device: where the model is.
-        data_iterator: for the schedule: an iterator, a list of them or None, as it was.
+        num_microbatches: argument for the schedule.
+        device: of the model.
+        data_iterator: argument for the schedule: an iterator, a list of them or None, as in the run.
     """
 
     def __init__(self, captured: Captured, chunks: Sequence[ModelChunk], names: ParameterMap) -> None:
@@ -58,10 +58,10 @@ class ReloadedStep:
         self.data_iterator: Any = places if record.batch.is_list else places[0]
 
     def compare(self, before_reduction: Sequence[BucketNorms] = ()) -> Comparison:
-        """Compare the gradients, as they stand now, with those of the captured step.
+        """Compare the gradients now with those of the captured step.
 
         Args:
-            before_reduction: norms that were taken of this pass.
+            before_reduction: norms of this pass.
         Sync: one host read per parameter.
         """
         now = named_digests(gradients_by_name(self._names))
@@ -71,16 +71,16 @@ class ReloadedStep:
 def reload_step(
     directory: str | Path, model: ModelChunk | Sequence[ModelChunk], optimizer: MegatronOptimizer | None = None
 ) -> ReloadedStep:
-    """Put a captured step into a model of the same layout and arguments; its forward-backward pass comes next.
+    """Load a captured step into a model of the same layout and arguments. Run its forward-backward pass next.
 
     Args:
-        directory: of `--nanguard-dir`, of a run or of an incident, written with `--nanguard-capture full`. With
-            `step` it holds no weights: those of the model stay.
+        directory: of `--nanguard-dir`, of a run or of an incident, written with `--nanguard-capture full`. One that was
+            written with `step` holds no weights: the model keeps its own.
         model: chunk or list of chunks, as the schedule takes it.
-        optimizer: as Megatron's factory returned it; without it loss scale, main parameters and moments stay.
+        optimizer: as Megatron's factory returned it; without it loss scale, main parameters and moments are not loaded.
     Raises:
         PostmortemError: nothing was captured there, or it cannot be read.
-        ReplayError: it is of another model or layout.
+        ReplayError: the captured step is of another model or layout.
     """
     chunks = chunks_of(model)
     captured = read(find_incident(Path(directory)), global_rank())
@@ -91,7 +91,7 @@ def reload_step(
     put_state_back(captured.tensors, chunks, names, optimizer)
     put_numbers_back(optimizer, captured.record.numbers)
     host_program.set_log_step(step.step)
-    # Last: nothing may be drawn between this and the pass.
+    # Last: no random number may be drawn between this and the pass.
     _restore_random(captured, device_of(step.device.type))
     return step
 

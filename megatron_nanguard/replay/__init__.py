@@ -1,4 +1,4 @@
-"""The step again: what a schedule call needs, kept while it runs, and the same call once more in place."""
+"""Record the schedule call of each step, and after an alarm make the same call again in place."""
 
 from megatron_nanguard.replay.first_bad import FirstBad
 from megatron_nanguard.replay.in_place import DecisionPoint, ReplayResult, replay

@@ -1,6 +1,7 @@
-"""Was anything bad before the step began? Weights, main parameters, moments, buffers and data, before any replay.
+"""Find what was bad before the step began: weights, main parameters, moments, buffers and data, before any replay.
 
-At the schedule's entry it would be too early: with overlapping gathers the weights there are those of the step before.
+This cannot be done when the schedule is called: with overlapping parameter gathers the weights are still those of the
+step before.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from megatron_nanguard.replay.data_iterators import Batch, vars_of
 from megatron_nanguard.tensor_names import named_tensors
 
 OWNED_ELSEWHERE = "where it is bad, other ranks own it"
-"""Note on a model weight whose main parameter is on other ranks."""
+"""Note on a model weight whose main parameter is on other ranks of the distributed optimizer."""
 
 Pattern = Literal["nan", "inf", "nan+inf", "negative"]
 
 
 @dataclass(frozen=True, eq=False)
-class _Suspect:
-    """One tensor to look at.
+class _AuditedTensor:
+    """One tensor to check.
 
     Attributes:
-        kept: what the optimizer keeps for a weight, where it is a copy.
-        is_elsewhere: a weight of which this rank's optimizer keeps nothing.
+        kept: main parameter and moments of a weight, where the main parameter is a copy of the weight.
+        is_elsewhere: the optimizer of this rank has no part of this weight.
     """
 
     kind: AuditKind
@@ -48,7 +49,7 @@ class _Suspect:
 def audit(
     chunks: Sequence[ModelChunk], names: ParameterMap, optimizer: MegatronOptimizer | None, batch: Batch, rank: int
 ) -> tuple[AuditFinding, ...]:
-    """Return every tensor that was bad already on this rank.
+    """List the bad tensors of this rank.
 
     Args:
         chunks: model chunks.
@@ -59,91 +60,91 @@ def audit(
     Sync: one host read, and a few more per bad tensor.
     """
     kept = optimizer_parameters(optimizer)
-    suspects = [*_weights(names, kept), *_state(names, kept), *_buffers(chunks), *_data(batch)]
-    suspects = [one for one in suspects if one.tensor.is_floating_point() and one.tensor.numel()]
+    audited = [*_weights(names, kept), *_state(names, kept), *_buffers(chunks), *_data(batch)]
+    audited = [one for one in audited if one.tensor.is_floating_point() and one.tensor.numel()]
     findings = []
-    for suspect, (low, high) in zip(suspects, _ranges([one.tensor for one in suspects]), strict=True):
-        pattern = _pattern(suspect, low, high)
+    for one, (low, high) in zip(audited, _ranges([one.tensor for one in audited]), strict=True):
+        pattern = _pattern(one, low, high)
         if pattern is not None:
-            findings.append(_finding(suspect, pattern, names, rank))
+            findings.append(_finding(one, pattern, names, rank))
     return tuple(findings)
 
 
-def _weights(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[_Suspect]:
+def _weights(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[_AuditedTensor]:
     copies = {id(one.param): one for one in kept if one.param is not None and one.is_copy}
     held = {id(one.param) for one in kept}
     for entry in names.entries:
         param = names.parameter(entry)
         is_elsewhere = bool(kept) and id(param) not in held
-        yield _Suspect("weight", entry.name, param.detach(), copies.get(id(param)), is_elsewhere)
+        yield _AuditedTensor("weight", entry.name, param.detach(), copies.get(id(param)), is_elsewhere)
 
 
-def _state(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[_Suspect]:
+def _state(names: ParameterMap, kept: Sequence[OptimizerParameter]) -> Iterator[_AuditedTensor]:
     for one in kept:
         name = one.place if one.param is None else names.entry(one.param).name
         if one.is_copy:
-            yield _Suspect("main_param", name, one.main.detach())
+            yield _AuditedTensor("main_param", name, one.main.detach())
         if "exp_avg" in one.state:
-            yield _Suspect("exp_avg", name, one.state["exp_avg"])
+            yield _AuditedTensor("exp_avg", name, one.state["exp_avg"])
         if "exp_avg_sq" in one.state:
-            yield _Suspect("exp_avg_sq", name, one.state["exp_avg_sq"])
+            yield _AuditedTensor("exp_avg_sq", name, one.state["exp_avg_sq"])
 
 
-def _buffers(chunks: Sequence[ModelChunk]) -> Iterator[_Suspect]:
+def _buffers(chunks: Sequence[ModelChunk]) -> Iterator[_AuditedTensor]:
     for path, module in name_modules(chunks).items():
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                yield _Suspect("buffer", f"{path}.{name}", buffer)
+                yield _AuditedTensor("buffer", f"{path}.{name}", buffer)
 
 
-def _data(batch: Batch) -> Iterator[_Suspect]:
+def _data(batch: Batch) -> Iterator[_AuditedTensor]:
     for items in batch:
         for number, item in enumerate(items):
             for key, tensor in named_tensors(item, vars_of):
                 place = f"micro-batch {number}"
-                yield _Suspect("batch", f"{place}, {key}" if key else place, tensor)
+                yield _AuditedTensor("batch", f"{place}, {key}" if key else place, tensor)
 
 
 @torch.no_grad()
-def _ranges(suspects: Sequence[Tensor]) -> list[tuple[float, float]]:
+def _ranges(tensors: Sequence[Tensor]) -> list[tuple[float, float]]:
     """Least and largest element of each tensor, NaN where there is one; one host read per device."""
     by_device: dict[torch.device, list[int]] = defaultdict(list)
-    for number, tensor in enumerate(suspects):
+    for number, tensor in enumerate(tensors):
         by_device[tensor.device].append(number)
-    found: list[tuple[float, float]] = [(0.0, 0.0)] * len(suspects)
+    found: list[tuple[float, float]] = [(0.0, 0.0)] * len(tensors)
     for numbers in by_device.values():
-        values = [torch.stack(torch.aminmax(suspects[number])).float() for number in numbers]
+        values = [torch.stack(torch.aminmax(tensors[number])).float() for number in numbers]
         for number, (low, high) in zip(numbers, torch.stack(values).tolist(), strict=True):
             found[number] = (low, high)
     return found
 
 
-def _pattern(suspect: _Suspect, low: float, high: float) -> Pattern | None:
+def _pattern(audited: _AuditedTensor, low: float, high: float) -> Pattern | None:
     if math.isnan(low) or math.isnan(high):
-        return "nan+inf" if bool(suspect.tensor.isinf().any()) else "nan"
-    # A mask in data or in a buffer is meant to hold -inf.
-    if high == math.inf or (low == -math.inf and suspect.kind not in ("buffer", "batch")):
+        return "nan+inf" if bool(audited.tensor.isinf().any()) else "nan"
+    # A mask in data or in a buffer holds -inf on purpose.
+    if high == math.inf or (low == -math.inf and audited.kind not in ("buffer", "batch")):
         return "inf"
-    return "negative" if suspect.kind == "exp_avg_sq" and low < 0.0 else None
+    return "negative" if audited.kind == "exp_avg_sq" and low < 0.0 else None
 
 
-def _finding(suspect: _Suspect, pattern: Pattern, names: ParameterMap, rank: int) -> AuditFinding:
-    if suspect.is_elsewhere:
-        return AuditFinding("weight", suspect.name, pattern, rank, OWNED_ELSEWHERE)
-    if suspect.kept is None or suspect.kept.param is None:
-        return AuditFinding(suspect.kind, suspect.name, pattern, rank)
-    weight = _owned(names, suspect.kept.param)
-    main = suspect.kept.main
+def _finding(audited: _AuditedTensor, pattern: Pattern, names: ParameterMap, rank: int) -> AuditFinding:
+    if audited.is_elsewhere:
+        return AuditFinding("weight", audited.name, pattern, rank, OWNED_ELSEWHERE)
+    if audited.kept is None or audited.kept.param is None:
+        return AuditFinding(audited.kind, audited.name, pattern, rank)
+    weight = _owned(names, audited.kept.param)
+    main = audited.kept.main
     if bool(weight.isfinite().all()):
-        return AuditFinding("weight", suspect.name, pattern, rank, OWNED_ELSEWHERE)
+        return AuditFinding("weight", audited.name, pattern, rank, OWNED_ELSEWHERE)
     if not bool(main.isfinite().all()):
-        return AuditFinding("weight", suspect.name, pattern, rank, "its main parameter is bad too")
+        return AuditFinding("weight", audited.name, pattern, rank, "its main parameter is bad too")
     note = f"its main parameter is finite, largest magnitude {float(main.abs().max()):.3g}"
-    return AuditFinding("weight_only", suspect.name, pattern, rank, note)
+    return AuditFinding("weight_only", audited.name, pattern, rank, note)
 
 
 def _owned(names: ParameterMap, param: Parameter) -> Tensor:
-    """The elements of a weight whose main parameters are on this rank."""
+    """The elements of a weight whose main parameter is on this rank."""
     flat = param.detach().view(-1)
     shards = names.entry(param).shards
     return torch.cat([flat[start:end] for start, end in shards]) if shards else flat[:0]

@@ -1,6 +1,6 @@
-"""Replays under changed conditions: what vanishes under one of them tells of its cause. Each goes by its label.
+"""Replays under changed conditions. A fault that is gone under one of them has the cause that it rules out.
 
-plain first, then traced: watching cures races, and these experiments cure them even more
+They come after the plain and the traced replay: a change of timing can hide a race, and these change it most.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LOWERED = 1 / 256
 
 
 class Synchronous(TorchDispatchMode):
-    """The host waits after every operator, so that no two kernels, copies or streams overlap.
+    """Let the host wait after every operator, so that no two kernels, copies or streams overlap.
 
-    ``replay(call, Synchronous(device))``. A fault that vanishes under it is a race.
+    ``replay(call, Synchronous(device))``. A fault that is gone under it is a race.
 
     Sync: after every operator.
     """
@@ -36,7 +36,7 @@ class Synchronous(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled helpers stay compiled: run eagerly they would give other bits."""
+        """Keep compiled helpers compiled: run eagerly they would give other bits."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,9 +47,9 @@ class Synchronous(TorchDispatchMode):
 
 @contextmanager
 def lower_scale(chunks: Sequence[ModelChunk], factor: float = LOWERED) -> Iterator[None]:
-    """Scale the loss by less than the loss scaler would: ``replay(call, lower_scale(chunks))``.
+    """Scale the loss by a smaller factor than the loss scaler gives: ``replay(call, lower_scale(chunks))``.
 
-    Gradients that are finite then were an overflow of the scale, and the scaler is at work.
+    Gradients that are finite then overflowed only because of the scale, which is for the loss scaler to handle.
 
     Source: megatron/core/pipeline_parallel/schedules.py: ``config.grad_scale_func`` in forward and backward steps
     """

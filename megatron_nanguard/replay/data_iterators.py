@@ -1,4 +1,4 @@
-"""Micro-batches, kept as the data iterators hand them out, and handed out again.
+"""Record the micro-batches that the data iterators return, and return them again in a replay.
 
 first pass   host iterator -> RecordingIterator -> forward step          replay   RecordingIterator -> forward step
                                    |  copies                                             ^  copies of the copies
@@ -22,17 +22,17 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.tensor_names import named_tensors
 
 Batch = tuple[tuple[Any, ...], ...]
-"""Items per iterator, in the order in which they were fetched."""
+"""The items of each iterator, in the order in which they were fetched."""
 
 CANNOT_COPY = (copy.Error, RuntimeError, TypeError, ValueError, AttributeError, LookupError, MemoryError, OSError)
-"""What copying may raise, in classes that we have never seen and on a device that is full; the step must not notice."""
+"""What copying an unknown batch class, or a full device, may raise. The step goes on then, without a replay."""
 
 
 class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic from wrapt 2 on
-    """Stands for a data iterator: its items are copied, everything else passes through.
+    """Wrap a data iterator: copy its items, pass everything else through.
 
     Args:
-        inner: the host's iterator, of any type.
+        inner: the iterator of the training script, of any type.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -80,9 +80,9 @@ class Recording:
     """The micro-batches of one step.
 
     Args:
-        data_iterator: as the schedule got it: an iterator, a list of them under virtual pipelining, or None.
+        data_iterator: the schedule's argument: an iterator, a list of them under virtual pipelining, or None.
     Attributes:
-        data_iterator: the same with recording iterators in place of the host's.
+        data_iterator: the same with every iterator wrapped in a `RecordingIterator`.
     """
 
     def __init__(self, data_iterator: Any) -> None:
@@ -106,13 +106,13 @@ class Recording:
         return self._iterators.setdefault(id(data_iterator), RecordingIterator(data_iterator))
 
     def places(self) -> tuple[tuple[int | None, ...], bool]:
-        """For each place of the schedule's argument the number of the iterator there, and whether it was a list."""
+        """The number of the iterator for each entry of the schedule's argument, and whether the argument was a list."""
         numbers = {key: number for number, key in enumerate(self._iterators)}
         is_list = isinstance(self._given, list | tuple)
         return tuple(numbers.get(id(one)) for one in (self._given if is_list else [self._given])), is_list
 
     def why_not(self) -> str:
-        """Why the data cannot be handed out again; empty when it can."""
+        """Why the data cannot be returned again; empty when it can."""
         for iterator in self._iterators.values():
             if iterator._self_fault:
                 return iterator._self_fault
@@ -123,7 +123,7 @@ class Recording:
 
     @property
     def num_fetched(self) -> int:
-        """Micro-batches that were taken through the iterators."""
+        """Number of micro-batches that were fetched."""
         return sum(len(each._self_fetched) for each in self._iterators.values())
 
     def batch(self) -> Batch:
@@ -131,9 +131,9 @@ class Recording:
         return tuple(tuple(one.content for one in each._self_fetched) for each in self._iterators.values())
 
     def changed_after_fetch(self) -> list[int]:
-        """Micro-batches whose tensors no longer are what was fetched, as far as they still live.
+        """Numbers of the micro-batches whose tensors, where they still exist, changed after the fetch.
 
-        After a replay of this batch, what the consumer itself changes in them is left out.
+        After a replay of this batch, changes that the forward step itself makes to them are left out.
 
         Sync: host reads; only on an incident.
         """
@@ -147,7 +147,7 @@ class Recording:
 
     @contextmanager
     def handed_out_again(self, batch: Batch | None = None) -> Iterator[None]:
-        """The iterators give copies of what they gave, or of another step's batch.
+        """Within the context the iterators return copies of what they returned before, or of another step's batch.
 
         Raises:
             ReplayError: that batch has another number of iterators.
@@ -170,9 +170,9 @@ class Recording:
 
 
 def copied(item: Any) -> Any:
-    """A copy with containers and tensors of its own; anything else is copied the shallow way.
+    """Copy containers and tensors deeply and other objects shallowly.
 
-    Containers: a consumer may pop from the dict or write device tensors into it. Tensors: it may change them in place.
+    A forward step may pop from the dict of a micro-batch, put device tensors into it, and change tensors in place.
 
     Raises:
         ReplayError: something in it cannot be copied.
@@ -193,15 +193,15 @@ def copied(item: Any) -> Any:
 
 
 def vars_of(item: Any) -> dict[str, Any]:
-    """Attributes of an object such as a batch class; nothing for functions and for objects without a dict."""
+    """Attributes of an object such as a batch class; none for functions and for objects without a `__dict__`."""
     return {} if callable(item) else getattr(item, "__dict__", {})
 
 
 class FetchedItem:
-    """One item as it was when it was fetched.
+    """A copy of one item, made when it was fetched.
 
     Args:
-        item: what the consumer got. Its tensors are only watched: they live and die with the consumer.
+        item: what the forward step got. Only weak references to its tensors are kept.
     Attributes:
         content: the copy.
     """
@@ -211,10 +211,11 @@ class FetchedItem:
         self._originals = [weakref.ref(tensor) for _, tensor in named_tensors(item, vars_of)]
 
     def changed(self, consumed: Any = None) -> list[str]:
-        """Where the original differs by now from the copy, as far as it still lives.
+        """Names of the tensors that still exist and differ from the copy by now.
 
         Args:
-            consumed: another copy, after the same consumer had it: what it changes itself is no news.
+            consumed: a copy that a replay has used. A tensor that equals its tensor there was changed by the forward
+                step itself and is left out.
         Sync: host reads, one per tensor on a device.
         """
         after = dict(named_tensors(consumed, vars_of))
@@ -227,7 +228,7 @@ class FetchedItem:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Bit for bit, so that a NaN equals itself."""
+    """Whether two tensors are the same bit for bit, so that a NaN equals itself."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
     bits = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (one, other)]

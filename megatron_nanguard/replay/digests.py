@@ -1,4 +1,4 @@
-"""Bit-exact comparison without a second copy: a 64-bit digest of each tensor, computed where it lives.
+"""Compare the state of two passes bit for bit without a copy: a 64-bit digest of each tensor, computed on its device.
 
 digest = sum of mixed(word + weight of its place), modulo 2**64; a single changed word always changes it
 """
@@ -19,7 +19,7 @@ from megatron_nanguard.megatron_api.process_state import accumulated_tensors
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 RUN = 1 << 20
-"""Words at a time, so that weights and products take little memory."""
+"""Words that are digested at a time, so that the intermediate tensors stay small."""
 GOLDEN = -7046029254386353131
 """0x9E3779B97F4A7C15 as a signed number: odd, and its multiples spread over all bits."""
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -27,7 +27,7 @@ WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class Digests:
-    """What the host reads after a schedule call, 16 hex digits each."""
+    """Digests of the state that a schedule call leaves behind, 16 hex digits each."""
 
     gradients: str
     parameters: str
@@ -37,7 +37,7 @@ class Digests:
 
     @classmethod
     def take(cls, chunks: Sequence[ModelChunk], device: Device) -> Digests:
-        """Digest the state now.
+        """Compute the digests of the state now.
 
         Sync: one host read per kind; only on an incident.
         """
@@ -51,7 +51,7 @@ class Digests:
         )
 
     def differences(self, other: Digests) -> tuple[str, ...]:
-        """Names of what is not the same bit for bit."""
+        """Names of the parts that are not the same bit for bit."""
         names = (field.name for field in fields(self))
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
@@ -79,14 +79,14 @@ def named_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Spread every bit over the word, in place: in a plain weighted sum two flipped signs would cancel out."""
+    """Spread every bit over the word, in place. In a plain weighted sum two flipped signs would cancel out."""
     for _ in range(2):
         _fold(words).mul_(GOLDEN)
     return _fold(words)
 
 
 def _fold(words: Tensor) -> Tensor:
-    """The upper half into the lower one. torch's shift keeps the sign, which has to go for this to be reversible."""
+    """Xor the upper half into the lower one. torch shifts the sign bit in, so it is masked to keep this reversible."""
     return words.bitwise_xor_((words >> 32).bitwise_and_(0xFFFFFFFF))
 
 

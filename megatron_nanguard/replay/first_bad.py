@@ -1,4 +1,4 @@
-"""The micro-batch in which gradients first turned bad, from one look at them after each backward step."""
+"""Find the micro-batch in which gradients first turned bad, by a check after each backward step of a replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Look:
 
 
 class FirstBad:
-    """Watches `main_grad` during a replay.
+    """Check `main_grad` after each backward step of a replay.
 
     Args:
         chunks: model chunks of this rank.
@@ -36,9 +36,9 @@ class FirstBad:
 
     @torch.no_grad()
     def look(self, microbatch: int | None, chunk: int) -> None:
-        """Note the range of every gradient of a chunk whose backward step is over.
+        """Keep the smallest and largest element of every gradient of a chunk after its backward step.
 
-        Gradients whose reduction is on its way are left out: they are neither this rank's own nor stable.
+        Gradients whose reduction is in flight are left out: they are no longer this rank's own, and they change.
 
         Sync: none; one kernel per parameter.
         """
@@ -59,11 +59,11 @@ class FirstBad:
             self._looks.append(_Look(microbatch, [param for param, _ in pairs], ranges))
 
     def read(self, before_reduction: Sequence[BucketNorms] = ()) -> dict[int, list[Parameter]]:
-        """Micro-batches in which a parameter's gradient turned bad, each with those parameters, in the order of time.
+        """Return the parameters whose gradients turned bad, by micro-batch, in the order in which it happened.
 
         Args:
-            before_reduction: bucket norms that were taken in the same pass. What is bad there and was not yet at the
-                last look turned bad in the last micro-batch, whose gradients were being reduced already.
+            before_reduction: bucket norms of the same pass. A gradient that is bad there and was still finite at the
+                last check turned bad in the last micro-batch, when its reduction was in flight already.
         Sync: host reads; only on an incident.
         """
         bad: dict[int, list[Parameter]] = {}

@@ -1,4 +1,4 @@
-"""A copy of the gradients of the first pass, where there is room for it."""
+"""A copy of the gradients of the first pass, on the device or the host, where one of them has room for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megatron_nanguard.megatron_api.protocols import ModelChunk
 Place = Literal["device", "host", "nowhere"]
 
 SPARE = 1.25
-"""Room asked for, in copies: the replay needs some beside it."""
+"""Free memory that is required, as a multiple of the copy's size: the replay needs some too."""
 RUN = 1 << 24
 """Elements that are compared at a time."""
 
@@ -24,12 +24,12 @@ class GradientCopy:
     """The gradients at one moment.
 
     Args:
-        chunks: whose.
-        device: where they live.
-        place: where the copy goes; chosen by the room there is when not given.
+        chunks: model chunks.
+        device: of the model.
+        place: where the copy goes; chosen by the free memory when not given.
     Attributes:
-        place: "nowhere" where neither device nor host has room: nothing can be put back then, but a replay that is
-            exact leaves the very same gradients behind.
+        place: "nowhere" where neither device nor host has room. Nothing can be put back then; an exact replay leaves
+            the same gradients behind anyway.
         tensors: the copies, in the order of `gradient_tensors`; None where there is no room.
     """
 
@@ -103,7 +103,7 @@ def _relative(kept: Tensor, now: Tensor) -> float:
 
 
 def _runs(kept: Tensor, now: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both in pieces, on the device of `now`: whole, they would take more copies where one was hard to place."""
+    """Cut both into pieces on the device of `now`: the intermediate tensors of a comparison must stay small."""
     for a, b in zip(torch.split(kept.reshape(-1), RUN), torch.split(now.reshape(-1), RUN), strict=True):
         if b.numel():
             yield a.to(b.device), b

@@ -1,4 +1,4 @@
-"""The recorded call again, in place: same state, same data, gradients emptied; then back to the decision point.
+"""Make the recorded call again in place, with the same state and data, and go back to the decision point afterwards.
 
 point = DecisionPoint.take(call)
 first = replay(call, after_backward=first_bad.look)
@@ -31,11 +31,11 @@ AfterBackward = Callable[["int | None", int], None]
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """A replay that came to its end.
+    """A replay that ran to its end.
 
     Attributes:
-        seconds: it took.
-        digests: of the state it left behind.
+        seconds: duration.
+        digests: of the state after it.
     """
 
     seconds: float
@@ -44,10 +44,10 @@ class ReplayResult:
 
 @dataclass(frozen=True)
 class Exactness:
-    """How true a replay was to the first pass.
+    """How a replay compares with the first pass.
 
     Attributes:
-        differs: what is not the same bit for bit; empty means exact.
+        differs: parts of the state that are not the same bit for bit; empty means exact.
         tolerance: largest relative difference of the gradients; None where they are the same, or no copy was kept.
         finite_agrees: every gradient element that is finite in both is the same; None where no copy was kept.
         has_finite: there is such an element.
@@ -60,7 +60,7 @@ class Exactness:
 
     @property
     def exact(self) -> bool:
-        """Everything is the same bit for bit."""
+        """Whether everything is the same bit for bit."""
         return not self.differs
 
 
@@ -71,22 +71,22 @@ def replay(
     after_backward: AfterBackward | None = None,
     batch: Batch | None = None,
 ) -> ReplayResult:
-    """Make the call again and leave the replayed state behind.
+    """Make the call again. The state is that of the replay afterwards; `DecisionPoint.put_back` restores the first.
 
     Args:
-        call: of the step that is open.
+        call: the schedule call of the step that is not decided yet.
         during: entered around the call alone, such as a tracer.
         at: ``at(microbatch, chunk, in_backward)`` is entered around each forward and backward step.
         after_backward: called after each backward step.
         batch: another step's data instead of this one's.
     Raises:
         ReplayError: the call asks for data that the first pass did not have.
-        Exception: whatever the call raises; the other ranks then wait in vain, so the caller must end the process.
+        Exception: whatever the call raises. The other ranks then wait for this one, so the caller must end the process.
     Collective: all ranks that made the call, the same number of times.
     """
     call.snapshot.restore()
     zero_gradients(call.chunks)
-    # Emptying the buffers moved the bucket groups on.
+    # zero_gradients changed the state of the bucket groups.
     call.snapshot.restore("buckets")
     call.device.synchronize()
     started = time.perf_counter()
@@ -95,7 +95,7 @@ def replay(
         rerun_machine_off(),
         weights_stay(call.chunks),
         followed(call.chunks, _both(at, after_backward)),
-        # optimizer.step is under no_grad: without the recorded mode there is no backward, and equal losses hide it.
+        # optimizer.step runs under no_grad. Without the recorded mode there would be no backward, and equal losses.
         torch.set_grad_enabled(call.grad_mode),
         # In the engine's own threads sequence numbers of autograd nodes would not be unique.
         torch.autograd.set_multithreading_enabled(False),
@@ -120,10 +120,10 @@ def _both(at: Around | None, after_backward: AfterBackward | None) -> Around:
 
 @dataclass(frozen=True)
 class DecisionPoint:
-    """The state after the first pass, gradients included, to go back to.
+    """The state after the first pass, to go back to after replays.
 
     Attributes:
-        snapshot: everything else.
+        snapshot: everything but the gradients.
         gradients: the copy of the gradients.
         digests: of the first pass.
     """
@@ -135,7 +135,7 @@ class DecisionPoint:
 
     @classmethod
     def take(cls, call: RecordedCall) -> DecisionPoint:
-        """To be called once per incident, before the first replay.
+        """Take the state now; once per incident, before the first replay.
 
         Sync: a host read for the digests; only on an incident.
         """
@@ -147,7 +147,7 @@ class DecisionPoint:
         )
 
     def compare(self, result: ReplayResult) -> Exactness:
-        """How true a replay was, before anything is put back."""
+        """Compare a replay with the first pass; before anything is put back."""
         differs = self.digests.differences(result.digests)
         if "gradients" not in differs:
             return Exactness(differs, None)
@@ -155,11 +155,11 @@ class DecisionPoint:
         return Exactness(differs, copy.largest_difference(), copy.agrees_where_finite(), copy.has_finite())
 
     def put_back(self) -> tuple[str, ...]:
-        """Everything as after the first pass.
+        """Restore the state after the first pass.
 
         Returns:
-            What is not as it was, bit for bit: gradients, where there was no room for a copy and the replay was not
-            exact.
+            Parts that are not the same bit for bit: gradients, where there was no room for a copy and the replay was
+            not exact.
         """
         self.snapshot.restore()
         self.gradients.put_back()

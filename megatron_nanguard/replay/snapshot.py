@@ -1,4 +1,4 @@
-"""Everything that a schedule call changes beside gradients, as it was at one moment.
+"""What a schedule call changes beside the gradients, kept so that it can be put back.
 
 random states, module buffers, sums for the log, bucket groups, rerun machine, timers
 """
@@ -21,13 +21,13 @@ PutBack = Callable[[], None]
 
 @dataclass(frozen=True, eq=False)
 class KeptBuffer:
-    """A buffer of a module, by identity and by content: modules write into them, and put others in their place.
+    """A buffer of a module. Both the tensor object and its content are kept, since a forward may change either.
 
     Attributes:
-        module: whose.
-        name: in that module.
-        buffer: the object that was there.
-        content: a copy of what it held.
+        module: the module.
+        name: of the buffer in that module.
+        buffer: the tensor object that was there.
+        content: a copy of its content.
     """
 
     module: Module
@@ -37,14 +37,14 @@ class KeptBuffer:
 
     @classmethod
     def now(cls, module: Module, name: str, buffer: Tensor | None) -> KeptBuffer:
-        """Copy it.
+        """Copy a buffer.
 
         Sync: none.
         """
         return cls(module, name, buffer, None if buffer is None else buffer.detach().clone())
 
     def put_back(self) -> None:
-        """The same object with the same content."""
+        """Put the tensor object back, with the content that it had."""
         self.module._buffers[self.name] = self.buffer
         if self.buffer is not None and self.content is not None:
             self.buffer.detach().copy_(self.content)
@@ -52,12 +52,12 @@ class KeptBuffer:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """State at one moment.
+    """The state at one moment.
 
     Attributes:
         random: the random states.
-        buffers: those of all modules.
-        parts: what puts each part back, by its name; may be called as often as wanted.
+        buffers: of all modules.
+        parts: a function per part, by its name, that puts the part back; can be called several times.
     """
 
     random: RngStates
@@ -66,7 +66,7 @@ class Snapshot:
 
     @classmethod
     def capture(cls, chunks: Sequence[ModelChunk], device: Device) -> Snapshot:
-        """Note the state now.
+        """Take the state now.
 
         Sync: none; on the device only module buffers and a few sums for the log are cloned.
         """

@@ -1,4 +1,4 @@
-"""The schedule call of the step that is open, as it was made."""
+"""Keep the schedule call of the current step with all that is needed to make it again."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from megatron_nanguard.tensor_names import named_tensors
 
 @dataclass
 class RecordedCall:
-    """One call of a schedule, with all it needs to be made again.
+    """One call of a pipeline schedule, with all that is needed to make it again.
 
     Attributes:
         schedule: the schedule function, unwrapped.
         kwargs: its arguments, with recording data iterators.
         chunks: the model chunks.
-        device: where they live.
-        grad_mode: whether gradients were recorded when it was called.
-        snapshot: the state at its entry.
+        device: of the model.
+        grad_mode: whether autograd was on when it was called.
+        snapshot: the state when it was called.
         recording: its micro-batches.
-        carried_over: int64 [], gradient elements at entry that are not zero; counted where the step has called before.
+        carried_over: int64 [], number of gradient elements that were not zero when it was called; None for the first
+            call of a step.
     """
 
     schedule: Callable[..., Any]
@@ -66,13 +67,13 @@ class RecordedCall:
 
 
 class StepRecorder:
-    """Keeps the call of the open step, and beyond it the batch of the last good one.
+    """Record the schedule calls of one optimizer, and keep the batch of the last good step.
 
     Args:
-        chunks: the model chunks of one optimizer.
-        device: where they live.
+        chunks: the model chunks of the optimizer.
+        device: of the model.
     Attributes:
-        call: the last call since the last decision; None where Python made none, as in a full-iteration CUDA graph.
+        call: the last call of the current step; None where Python made none, as in a full-iteration CUDA graph.
         previous: the batch of the last step that was no incident.
     """
 
@@ -83,8 +84,10 @@ class StepRecorder:
         self.previous: Batch | None = None
 
     def open(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Record a call that is about to be made; the keyword arguments to make it with.
+        """Record a call that is about to be made.
 
+        Returns:
+            The keyword arguments to make it with: the data iterators are wrapped.
         Sync: none.
         """
         recording = Recording(kwargs["data_iterator"])
@@ -103,24 +106,24 @@ class StepRecorder:
 
     @property
     def previous_fits(self) -> bool:
-        """Whether an earlier step left a batch that this step's call can be given instead of its own."""
+        """Whether the last good step's batch has the shapes of this step's, so that a replay can use it instead."""
         if self.previous is None or self.call is None:
             return False
         return _form(self.previous) == _form(self.call.recording.batch())
 
     def discard(self) -> None:
-        """Drop the call of a bad step, whose batch is no measure for the next one."""
+        """Drop the call of a bad step; its batch does not become `previous`."""
         self.call = None
 
     def close(self) -> None:
-        """Drop the call: the step was decided, and must never be replayed from here on."""
+        """Drop the call after the step was decided: from here on it must not be replayed."""
         if self.call is not None:
             self.previous = self.call.recording.batch()
         self.call = None
 
 
 def _form(batch: Batch) -> list[list[list[tuple[str, torch.Size]]]]:
-    """Shapes of all tensors: pipeline stages exchange what the call's arguments and the data say alike."""
+    """Names and shapes of all tensors. What pipeline stages send to each other has sizes that follow from these."""
     return [[_shapes(item) for item in items] for items in batch]
 
 

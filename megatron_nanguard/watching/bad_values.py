@@ -1,4 +1,4 @@
-"""The first bad values that a watched module met, with copies of everything that went into them."""
+"""The first bad values in a watched module, with copies of all tensors of that call."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ WatchPhase = Literal["forward", "recompute", "backward"]
 
 @dataclass(frozen=True, eq=False)
 class BadValues:
-    """One call of a module that gave bad values, or got some.
+    """One call of a module that returned or received bad values.
 
     Attributes:
         module: its name; empty for the model as a whole.
-        phase: whether its forward gave them, the forward that is computed again for the backward, or its backward.
-        step: of the training log; null outside of one.
-        call: how many such calls of the module came before, in the step or since the watch began.
-        given: the bad outputs, or in the backward the bad gradients of inputs.
-        got: the bad inputs, or in the backward the bad gradients of outputs.
-        above: magnitude that counted as bad although finite; null if none did.
-        changed: tensors that are no longer what they were in the forward, and why.
+        phase: forward, recompute (the forward again in the backward, by activation checkpointing) or backward.
+        step: as the training log counts it; null outside of a training step.
+        call: number of such calls of the module before this one, in the step or since the watch began.
+        bad_out: the bad outputs; in the backward the bad gradients of inputs.
+        bad_in: the bad inputs; in the backward the bad gradients of outputs.
+        above: magnitude above which finite values count as bad; null for no limit.
+        changed: tensors that changed after the forward, and how.
         tensors: copies in host memory: `inputs`, `outputs`, `grad_output`, `grad_input` and the module's `state`.
     """
 
@@ -37,17 +37,17 @@ class BadValues:
     phase: WatchPhase
     step: int | None
     call: int
-    given: tuple[TensorFacts, ...]
-    got: tuple[TensorFacts, ...]
+    bad_out: tuple[TensorFacts, ...]
+    bad_in: tuple[TensorFacts, ...]
     above: float | None
     changed: dict[str, str]
     tensors: dict[str, dict[str, Tensor]]
 
     def __str__(self) -> str:
         into, out = ("grad_output", "grad_input") if self.phase == "backward" else ("input", "output")
-        parts = [_words(out, facts) for facts in self.given]
-        parts += [_words(into, facts) + " on arrival" for facts in self.got]
-        if not self.got:
+        parts = [_words(out, facts) for facts in self.bad_out]
+        parts += [_words(into, facts) + " on arrival" for facts in self.bad_in]
+        if not self.bad_in:
             state = "finite" if self.above is None else "within the limit"
             parts.append(f"{into} was {state}" if self.phase == "backward" else f"{into}s were {state}")
         call = f", call {self.call}" if self.call else ""
@@ -64,7 +64,7 @@ class BadValues:
             torch.save(self.content(), file)
 
     def content(self) -> dict[str, Any]:
-        """The file's content: plain values and tensors, which `torch.load` takes with `weights_only`."""
+        """Content of the file: plain values and tensors, which `torch.load` reads with `weights_only=True`."""
         return {
             "schema_version": SCHEMA_VERSION,
             "module": self.module,

@@ -1,4 +1,4 @@
-"""`megatron_nanguard.check_grads(model)`: the parameters with a non-finite gradient."""
+"""`megatron_nanguard.check_grads(model)`: list the parameters with a non-finite gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megatron_nanguard.watching.value_checks import is_beyond, pattern_of
 
 @torch.no_grad()
 def check_grads(model: Module) -> list[BadParameter]:
-    """Look at the gradient that each parameter has now: `main_grad` where there is one, else `grad`.
+    """Check the gradient that each parameter has now: `main_grad` where there is one, else `grad`.
 
     Returns:
         The bad ones, in the order of `model.named_parameters()`, each with its counts and first bad index.
@@ -30,7 +30,7 @@ def check_grads(model: Module) -> list[BadParameter]:
 
 def _gradient(param: Parameter) -> LocalGradient | None:
     grad: Tensor | None = param.grad
-    if grad is not None and grad.is_sparse:  # an embedding's: positions among the rows that were looked up say little
+    if grad is not None and grad.is_sparse:  # of an embedding; an index into its values says little
         return LocalGradient(grad.coalesce().values().reshape(-1), -1)
     return local_gradient(param)
 

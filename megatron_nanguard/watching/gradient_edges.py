@@ -1,8 +1,8 @@
-"""Where gradients leave a module: the edges of the autograd graph from its own nodes to what made its inputs.
+"""Find where gradients leave a module: the edges of the autograd graph from its own nodes to what made its inputs.
 
-A hook on the input tensor would see the gradient of all its readers together, and a full backward hook puts a node
-into the graph, which can change the order of additions and so the last bit. A hook on the nodes at the border sees
-the module's share alone and changes nothing.
+A hook on an input tensor would see the sum of the gradients of all modules that read it. A full backward hook inserts
+a node into the graph, which can change the order of additions and so the last bit. A hook on the nodes at the border
+of the module sees the module's share alone and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 Edge = tuple[Node, int]
-"""A node and which of its inputs."""
+"""A node and the number of its input."""
 
 
 def edges_of(inputs: Mapping[str, Tensor]) -> dict[Edge, str]:
-    """Name the edge behind each input that takes a gradient. To be asked before the module can change them in place."""
+    """Name the edge behind each input that requires grad; before the forward, which may change inputs in place."""
     edges: dict[Edge, str] = {}
     for name, tensor in inputs.items():
         if tensor.requires_grad:
@@ -27,14 +27,14 @@ def edges_of(inputs: Mapping[str, Tensor]) -> dict[Edge, str]:
 
 
 def border_nodes(outputs: Iterable[Tensor], inputs: Mapping[Edge, str], began: int) -> dict[Node, dict[int, str]]:
-    """Find the nodes whose gradients leave the module.
+    """Find the border nodes: those nodes of the module whose gradients go to its inputs.
 
     Args:
         outputs: of the module.
-        inputs: what `edges_of` said.
-        began: autograd's sequence number when the module was entered; older nodes are somebody else's.
+        inputs: from `edges_of`.
+        began: autograd's sequence number when the module was entered; nodes with a lower one are not the module's.
     Returns:
-        By node: which of its gradients belongs to which input.
+        By node: position of the gradient among those it computes -> name of the input.
     """
     found: dict[Node, dict[int, str]] = {}
     ahead = [(o.grad_fn, o.output_nr) for o in outputs if o.grad_fn is not None]

@@ -17,10 +17,10 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class Watch:
-    """A watch that runs, until `stop`, the end of its `with` block, or its first hit.
+    """A running watch. It ends by `stop`, at the end of its `with` block, or at the first bad values.
 
     Attributes:
-        hit: the first bad values, with copies of the tensors; None so far.
+        hit: the first bad values, with copies of the tensors; None as long as there are none.
     """
 
     def __init__(self, modules: dict[str, Module], above: float | None, file: Path | None) -> None:
@@ -30,7 +30,7 @@ class Watch:
         self._hooks.begin()
 
     def stop(self) -> None:
-        """Take every hook off the model."""
+        """Remove all hooks from the model."""
         self._hooks.end()
 
     def __enter__(self) -> Watch:
@@ -54,8 +54,8 @@ def watch(model: Module, pattern: str = ".*", above: float | None = None, *, fil
     Args:
         model: any module.
         pattern: regular expression, searched in the names that `model.named_modules()` gives.
-        above: magnitude that counts as bad although finite.
-        file: where the first hit is saved; readable with `torch.load(file, weights_only=True)`.
+        above: magnitude above which finite values count as bad.
+        file: the first bad values are saved there; readable with `torch.load(file, weights_only=True)`.
     Raises:
         SettingsError: no module matches.
     Sync: one host read per forward and per backward of a matching module.

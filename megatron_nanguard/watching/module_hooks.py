@@ -1,4 +1,4 @@
-"""Hooks on the watched modules. They return nothing, insert no node and end with the first hit."""
+"""Hooks on the watched modules. They change neither results nor graph, and are removed at the first bad values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ Guarded = Callable[[str], AbstractContextManager[None]]
 
 
 class ModuleHooks:
-    """Looks at each forward and backward of some modules until something is beyond the limit.
+    """Checks each forward and backward of some modules until something is beyond the limit.
 
-    At once, not at the end of the step: by then the activations of a hit are gone, unless all of them were kept. Hence
-    one host read per forward and per backward of a watched module, while it looks; and the inputs and outputs of a
-    watched module stay in memory until its backward.
+    The check is made at once, not at the end of the step, when the activations would be gone. It costs one host read
+    per forward and per backward of a watched module, whose inputs and outputs stay in memory until its backward.
     """
 
     def __init__(
@@ -36,32 +35,32 @@ class ModuleHooks:
         on_hit: Callable[[BadValues], None],
         guarded: Guarded = lambda where: nullcontext(),
     ) -> None:
-        """Nothing is watched before `begin`.
+        """Store the options; `begin` adds the hooks.
 
         Args:
             modules: by name.
-            above: magnitude that counts as bad although finite.
-            on_hit: called once.
-            guarded: stands around our work inside somebody else's forward and backward.
+            above: magnitude above which finite values count as bad.
+            on_hit: called once, with the first bad values.
+            guarded: context manager around every hook, such as the shield; takes the name of the place.
         """
         self._modules, self._above, self._on_hit, self._guarded = modules, above, on_hit, guarded
         self._handles: list[RemovableHandle] = []
         self._running: dict[Module, WatchedCall] = {}
         self._numbers: Counter[tuple[str, WatchPhase]] = Counter()
         self._step: int | None = None
-        self.is_looking = False
+        self.is_active = False
 
     def begin(self, step: int | None = None) -> None:
-        """Put the hooks on."""
-        self._step, self.is_looking = step, True
+        """Add the hooks."""
+        self._step, self.is_active = step, True
         for name, module in self._modules.items():
             before, after = partial(self._before, name), partial(self._after, name)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True))
 
     def end(self) -> None:
-        """Take the hooks off; those in graphs that still live do nothing from here on."""
-        self.is_looking = False
+        """Remove the hooks; those on autograd graphs that still exist do nothing from now on."""
+        self.is_active = False
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -84,46 +83,46 @@ class ModuleHooks:
             outputs = dict(named_tensors(output))
             call.outputs = ForwardTensors(outputs)
             if call.has_bad_outputs(self._above):
-                self._hit(call, call.phase)
+                self._report(call, call.phase)
             elif torch.is_grad_enabled():
                 self._follow(call, outputs)
 
     def _follow(self, call: WatchedCall, outputs: Mapping[str, Tensor]) -> None:
-        """Hook the border nodes of the module: a hook lives as long as its node."""
+        """Hook the outputs and the border nodes of the module; a hook exists as long as its node."""
         borders = border_nodes(outputs.values(), call.edges, call.began)
         call.borders = len(borders)
         call.edges.clear()
         for name, tensor in outputs.items():
             if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= call.began:
-                tensor.register_hook(partial(self._arrived, call, name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(partial(self._output_gradient_computed, call, name))  # type: ignore[no-untyped-call]
         for node, names in borders.items():
-            node.register_hook(partial(self._left, call, names))
+            node.register_hook(partial(self._border_node_ran, call, names))
 
-    def _arrived(self, call: WatchedCall, name: str, gradient: Tensor) -> None:
-        if self.is_looking:
+    def _output_gradient_computed(self, call: WatchedCall, name: str, gradient: Tensor) -> None:
+        if self.is_active:
             with self._guarded("watch"):
                 call.grad_output[name] = gradient.detach()
-                if not call.borders:  # no input takes a gradient
-                    self._judge(call)
+                if not call.borders:  # no input requires grad
+                    self._check_gradients(call)
 
-    def _left(
+    def _border_node_ran(
         self, call: WatchedCall, names: Mapping[int, str], grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
     ) -> None:
-        if self.is_looking:
+        if self.is_active:
             with self._guarded("watch"):
                 for position, name in names.items():
                     if grad_inputs[position] is not None:
                         call.add_grad_input(name, grad_inputs[position])
                 call.borders -= 1
-                self._judge(call)
+                self._check_gradients(call)
 
-    def _judge(self, call: WatchedCall) -> None:
+    def _check_gradients(self, call: WatchedCall) -> None:
         if call.has_bad_gradients(self._above):
-            self._hit(call, "backward")
+            self._report(call, "backward")
         elif not call.borders:
             call.release()
 
-    def _hit(self, call: WatchedCall, phase: WatchPhase) -> None:
-        hit = call.hit(phase, self._step, self._above)
+    def _report(self, call: WatchedCall, phase: WatchPhase) -> None:
+        hit = call.bad_values(phase, self._step, self._above)
         self.end()
         self._on_hit(hit)

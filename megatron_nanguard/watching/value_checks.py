@@ -1,4 +1,4 @@
-"""Looking at values: whether tensors stay within a limit, and at a hit what exactly is in them."""
+"""Check whether tensors stay within a limit, and describe what is beyond it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def is_beyond(tensors: Iterable[Tensor], above: float | None) -> bool:
 
 @torch.no_grad()
 def facts_of(name: str, tensor: Tensor, above: float | None) -> TensorFacts | None:
-    """Say what is beyond the limit in one tensor; None if nothing is.
+    """Describe what is beyond the limit in one tensor; None if nothing is.
 
-    Sync: the host reads several times; only at a hit.
+    Sync: several host reads; only for tensors that are bad.
     """
     values = _reals(tensor)
     if values is None or not is_beyond([tensor], above):
@@ -54,7 +54,7 @@ def facts_of(name: str, tensor: Tensor, above: float | None) -> TensorFacts | No
 
 
 def pattern_of(nan_count: int, inf_count: int) -> Pattern:
-    """Name what was counted."""
+    """The pattern of a tensor with so many NaN and Inf."""
     if nan_count and inf_count:
         return "nan+inf"
     if nan_count:
@@ -63,7 +63,7 @@ def pattern_of(nan_count: int, inf_count: int) -> Pattern:
 
 
 def _reals(tensor: Tensor) -> Tensor | None:
-    """The floating-point numbers of a tensor; None if it has none, or none that `aminmax` can look at: fp8, sparse."""
+    """The tensor as real floating-point numbers; None for other dtypes, fp8 and sparse, which `aminmax` cannot take."""
     if tensor.layout is not torch.strided:
         return None
     if tensor.is_complex():
@@ -74,12 +74,12 @@ def _reals(tensor: Tensor) -> Tensor | None:
 
 
 def _beyond(values: Tensor, above: float | None) -> Tensor:
-    """bool []; no comparison with NaN holds, so that it counts as beyond."""
+    """bool []: whether an element is beyond the limit. Comparisons with NaN are false, so it counts as beyond."""
     low, high = torch.aminmax(values)
     limit = _limit(values.dtype, above)
     return ~((low >= -limit) & (high <= limit))
 
 
 def _limit(dtype: torch.dtype, above: float | None) -> float:
-    """Largest magnitude that is let through; the dtype could not hold a larger one."""
+    """Largest magnitude that is not beyond the limit; at most what the dtype can hold."""
     return min(torch.finfo(dtype).max, math.inf if above is None else above)

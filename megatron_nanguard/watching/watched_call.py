@@ -1,4 +1,4 @@
-"""One call of a watched module: what went in, what came out, and later the gradients that flow back through it."""
+"""One call of a watched module: its inputs and outputs, and later the gradients of both."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from megatron_nanguard.watching.value_checks import facts_of, is_beyond
 
 
 class ForwardTensors:
-    """Tensors of the forward, as they are when somebody asks. The memory stays theirs: nothing is copied."""
+    """Inputs or outputs of a forward. Nothing is copied: `now` gives their content at that time."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        # An alias, since Megatron gives an output that was sent on other data, and the object keeps its name only.
+        # Detached aliases: Megatron replaces the data of an output object after it was sent to the next stage.
         self._tensors = {name: (tensor.detach(), _version(tensor)) for name, tensor in tensors.items()}
 
     def now(self) -> dict[str, Tensor]:
-        """Those whose memory is still there."""
+        """The tensors whose memory was not freed."""
         return {name: tensor for name, (tensor, _) in self._tensors.items() if not _is_freed(tensor)}
 
     def changed(self, kind: str) -> dict[str, str]:
-        """Those that are no longer what they were."""
+        """The tensors that changed after the forward, each with how."""
         found = {}
         for name, (tensor, version) in self._tensors.items():
             if _is_freed(tensor):
@@ -38,20 +38,20 @@ class ForwardTensors:
 
 @dataclass(eq=False)
 class WatchedCall:
-    """A call of one module, alive as long as the graph that it made.
+    """A call of one module. The hooks on its autograd graph keep it alive.
 
     Attributes:
         module: that was called.
         name: of the module.
         phase: forward or recompute.
-        number: calls of this module before it, of the same phase.
+        number: calls of this module in the same phase before this one.
         began: autograd's sequence number at its start.
-        inputs: what went in.
-        edges: where the gradients of the inputs go.
-        outputs: what came out; empty while it runs.
-        borders: nodes at which gradients leave the module and which have not run yet.
-        grad_output: gradients of outputs that have arrived.
-        grad_input: this module's share of the gradients of its inputs, as far as it has been computed.
+        inputs: tensors that it received.
+        edges: edges of the autograd graph behind the inputs, each with the name of its input.
+        outputs: tensors that it returned; empty while it runs.
+        borders: number of border nodes (see `border_nodes`) whose backward has not run yet.
+        grad_output: gradients of outputs, as far as they have been computed.
+        grad_input: this module's share of the gradients of its inputs, as far as they have been computed.
     """
 
     module: Module
@@ -68,18 +68,18 @@ class WatchedCall:
 
     @classmethod
     def begin(cls, module: Module, name: str, phase: WatchPhase, number: int, inputs: dict[str, Tensor]) -> WatchedCall:
-        """The module is about to run."""
+        """Make the record of a call that is about to run."""
         edges = edges_of(inputs) if torch.is_grad_enabled() else {}
         began: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         return cls(module, name, phase, number, began, ForwardTensors(inputs), edges)
 
     def add_grad_input(self, name: str, gradient: Tensor) -> None:
-        """A share of an input's gradient was computed; an input that the module reads in two places gets two."""
+        """Add a share of an input's gradient; an input that the module reads in two places gets two of them."""
         former = self.grad_input.get(name)
         self.grad_input[name] = gradient.detach() if former is None else former + gradient.detach()
 
     def release(self) -> None:
-        """Let the tensors go: the graph may live on long after its backward."""
+        """Drop all tensors after the backward, since the graph may live longer."""
         self.inputs, self.outputs = ForwardTensors({}), ForwardTensors({})
         self.grad_output.clear()
         self.grad_input.clear()
@@ -92,8 +92,8 @@ class WatchedCall:
         """Sync: one host read."""
         return is_beyond([*self.grad_output.values(), *self.grad_input.values()], above)
 
-    def hit(self, phase: WatchPhase, step: int | None, above: float | None) -> BadValues:
-        """Copy everything.
+    def bad_values(self, phase: WatchPhase, step: int | None, above: float | None) -> BadValues:
+        """Describe what is bad and copy all tensors of the call.
 
         Sync: the host waits for the device.
         """
@@ -104,8 +104,8 @@ class WatchedCall:
             phase=phase,
             step=step,
             call=self.number,
-            given=tuple(f for f in (facts_of(n, t, above) for n, t in out.items()) if f is not None),
-            got=tuple(f for f in (facts_of(n, t, above) for n, t in into.items()) if f is not None),
+            bad_out=tuple(f for f in (facts_of(n, t, above) for n, t in out.items()) if f is not None),
+            bad_in=tuple(f for f in (facts_of(n, t, above) for n, t in into.items()) if f is not None),
             above=above,
             changed=self.inputs.changed("input") | self.outputs.changed("output"),
             tensors={
@@ -120,7 +120,7 @@ class WatchedCall:
 
 @torch.no_grad()
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Plain contiguous tensors on the host: a view would be saved with the whole memory behind it."""
+    """Contiguous copies on the host; a view would be saved with its whole storage."""
     return {
         name: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
         for name, tensor in tensors.items()
@@ -128,12 +128,12 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often it was changed in place; tensors of the inference mode do not count."""
+    """Number of in-place changes so far; inference tensors do not count them."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def _is_freed(tensor: Tensor) -> bool:
-    """Whether the memory was given back while the tensor lives on, as some checkpointing does with outputs.
+    """Whether the storage was freed while the tensor object still exists, as activation checkpointing may do.
 
     Source: megatron/core/tensor_parallel/random.py, CheckpointWithoutOutput.discard_output_and_register_recompute
     """

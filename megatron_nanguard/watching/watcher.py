@@ -1,4 +1,4 @@
-"""`--nanguard-watch`: the chosen modules of this rank in the chosen steps, until the first hit."""
+"""`--nanguard-watch`: watch the chosen modules of this rank in the chosen steps, until the first bad values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class Watcher:
-    """Watches one rank. Outside of the chosen steps, and after a hit, the model has no hook of it."""
+    """Watches the modules of one rank. Outside of the chosen steps, and after a hit, the model has no hooks."""
 
     def __init__(
         self,
@@ -30,16 +30,16 @@ class Watcher:
         speaks: Callable[[], bool] = lambda: True,
         guarded: Guarded = lambda where: nullcontext(),
     ) -> None:
-        """Nothing is watched before `attach`.
+        """Store the options; `attach` chooses the modules.
 
         Args:
             pattern: regular expression, searched in global module names.
-            steps: first and last, both watched; every one if None.
-            above: magnitude that counts as bad although finite.
+            steps: first and last step to watch; all steps if None.
+            above: magnitude above which finite values count as bad.
             rank: of this process.
-            directory: of the run; the file goes into `watch/` in it.
-            speaks: asked at a hit: whether this rank is the one to tell of it. Each of them writes its file.
-            guarded: stands around our work inside the model's forward and backward.
+            directory: of the run; the file goes into its `watch/`.
+            speaks: called at a hit; whether this rank writes the log line. Every rank writes its file.
+            guarded: context manager around every hook, such as the shield; takes the name of the place.
         """
         self.hit: BadValues | None = None
         self._pattern, self._steps, self._above = re.compile(pattern), steps, above
@@ -52,20 +52,20 @@ class Watcher:
         Args:
             modules: by global name, as `name_modules` gives them.
         Returns:
-            How many match. A pipeline stage may well have none.
+            Number of modules that match; it may be 0 on a pipeline stage.
         """
         chosen = {name: module for name, module in modules.items() if self._pattern.search(name)}
         self._hooks = ModuleHooks(chosen, self._above, self._on_hit, self._guarded)
         return len(chosen)
 
     def step_begins(self, step: int) -> None:
-        """A step begins, or begins again: what a pass before it left is forgotten."""
+        """Begin to watch a step. A step may begin again: what is left of the pass before is dropped."""
         self.step_ends()
         if self._hooks is not None and self.hit is None and self._is_chosen(step):
             self._hooks.begin(step)
 
     def step_ends(self) -> None:
-        """Forwards and backwards from here on are none of ours: evaluation, or a replay."""
+        """Stop watching: forwards and backwards after this belong to an evaluation or a replay."""
         if self._hooks is not None:
             self._hooks.end()
 

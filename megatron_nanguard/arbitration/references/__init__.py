@@ -1,7 +1,7 @@
-"""Plain PyTorch references for kernels that torch cannot run in higher precision: a table, one file each.
+"""Plain PyTorch references for kernels that torch cannot run in higher precision: a table, and one file for each.
 
-A file stands alone, since a bundle takes a copy of it along: `reference` takes the arguments of the kernel by name and
-ignores those that do not change the result. Gradients come from autograd.
+A file imports nothing of this package, since a bundle holds a copy of it. Its `reference` takes the arguments of the
+kernel by name and ignores those that do not change the result. Gradients come from autograd.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 MAX_SCORES = 1 << 27
-"""Beyond that the scores in double precision, of which a few copies live at a time, are no longer for host memory."""
+"""Limit for the host memory: a few copies of the scores in double precision exist at a time."""
 
 
 def reference(
