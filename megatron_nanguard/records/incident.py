@@ -99,7 +99,7 @@ class RankedCause:
     """One explanation, with what speaks for and against it.
 
     Attributes:
-        cause: its code, such as "numerics"; "undecided" is one of them.
+        cause: its code, such as "numerics"; "undecided" where none stands out.
         confidence: between 0 and 1.
         for_: evidence for it; `for` in the file.
         against: evidence against it.

@@ -17,6 +17,7 @@ from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, uncaught
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.records.bundle import SavedCall
+from megatron_nanguard.records.causes import Cause, Family
 from tests.unit.arbitration.calls import Spoil, bad_first_element, catch
 
 NEGATIVE = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
@@ -334,3 +335,9 @@ def test_the_saved_call_has_every_key_that_the_script_reads() -> None:
     source = Path(repro.__file__).read_text()
     read = {part.partition('"')[0] for part in source.split('call["')[1:]}
     assert read and read <= keys
+
+
+def test_the_causes_that_the_call_alone_does_not_show_are_those_outside_of_its_values_and_code() -> None:
+    outside = (Family.TRANSPORT, Family.MEMORY, Family.HARDWARE)
+
+    assert {*repro.NOT_EXPECTED} == {cause for cause in Cause if cause.family in outside}

@@ -1,0 +1,112 @@
+"""The recipe of CONTRIBUTING.md for a rule, followed to the letter in a copy of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import megatron_nanguard
+
+PACKAGE = Path(megatron_nanguard.__file__).parent
+
+MEMBER = """\
+    COSMIC_RAY = (
+        "cosmic_ray",
+        Family.HARDWARE,
+        phrase("cosmic ray"),
+        phrase("A particle flipped a bit."),
+    )
+"""
+
+RULE = '''\
+"""A particle: more of them come in step 3."""
+
+from __future__ import annotations
+
+from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.weighing import DECISIVE, Scales
+from megatron_nanguard.records.causes import Cause
+from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.phrase import phrase
+
+
+def judge(case: Case) -> RankedCause | None:
+    """Ask for the step."""
+    scales = Scales(Cause.COSMIC_RAY)
+    if case.incident.step == 3:
+        scales.speaks_for(DECISIVE, phrase("step {step} is one of theirs", step=case.incident.step))
+    return scales.reading()
+'''
+
+CHINESE = """\
+  "cosmic ray": "宇宙射线",
+  "A particle flipped a bit.": "粒子翻转了一个比特。",
+  "step {step} is one of theirs": "第 {step} 步正是其中之一",
+"""
+
+REPORT = """\
+import json
+from pathlib import Path
+
+from megatron_nanguard.diagnosis.concluding import conclude
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.opened_incident import open_incident
+from tests.unit.factories import incident
+from tests.unit.report.factories import report_text
+
+def judged(step):
+    return from_json(Incident, to_json(conclude(incident(step=step), ())))
+
+there, absent = judged(3), judged(4)
+here = Path("/data/DIR")
+print(json.dumps({
+    "causes": [[cause.cause for cause in each.causes] for each in (there, absent)],
+    "next": there.causes[0].next,
+    "text": report_text(there, here),
+    "chinese": report_text(there, here, "zh"),
+    "page": report_html(open_incident(there, here)),
+}))
+"""
+
+
+def insert(file: Path, before: str, text: str) -> None:
+    """Add text in front of the only line that begins with `before`."""
+    lines = file.read_text(encoding="utf-8").split("\n")
+    (number,) = (number for number, line in enumerate(lines) if line.startswith(before))
+    file.write_text("\n".join([*lines[:number], text.rstrip("\n"), *lines[number:]]), encoding="utf-8")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package, to be edited."""
+    return shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def test_a_member_of_the_enum_a_file_and_its_line_in_the_tuple_are_seen_through_to_every_report(copy: Path) -> None:
+    insert(copy / "records/causes.py", "    CHECKER_ARTIFACT = (", MEMBER)
+    (copy / "diagnosis/rules/cosmic_ray.py").write_text(RULE)
+    insert(copy / "diagnosis/rules/__init__.py", "    data,", "    cosmic_ray,")
+    insert(copy / "diagnosis/rules/__init__.py", "    checker_artifact.judge,", "    cosmic_ray.judge,")
+    insert(copy / "report/lang/zh/diagnosis.json", '  "loss or mask": ', CHINESE)
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy.parent), str(PACKAGE.parent)])}
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT], env=environment, cwd=copy.parent, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["causes"] == [["cosmic_ray"], ["undecided"]]
+    assert shown["next"].startswith("the same steps with CUDA_LAUNCH_BLOCKING=1")
+    for words in ("cosmic ray (very likely, 0.92)", "A particle flipped a bit.", "step 3 is one of theirs"):
+        assert words in shown["text"] and words in shown["page"]
+    for words in ("宇宙射线", "粒子翻转了一个比特。", "第 3 步正是其中之一"):
+        assert words in shown["chinese"]
