@@ -20,7 +20,7 @@ from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.patching import Engine, Shield
-from megatron_nanguard.policy import abort
+from megatron_nanguard.policy import actions
 
 log = logging.getLogger("megatron_nanguard")
 
@@ -175,7 +175,7 @@ class Guard:
     def _leave(self) -> None:
         self._write_last()
         atexit.unregister(self._at_exit)
-        abort.leave()
+        actions.abort()
 
     def _at_exit(self) -> None:
         drilling = self._attempt.drilling if self._attempt else None

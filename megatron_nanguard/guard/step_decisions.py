@@ -10,12 +10,13 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
-from megatron_nanguard.guarded_run.ward import PASS, Ward
+from megatron_nanguard.guarded_run.ward import Ward
 from megatron_nanguard.incident import Alarm, Setting
 from megatron_nanguard.incident.outcome import ExchangeOutcome
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy import deciding
+from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.policy.scaler import COUNTED_SKIP, Judgement
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag, flag_tensor

@@ -10,13 +10,13 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.guard.step_decisions import Judge
 from megatron_nanguard.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
-from megatron_nanguard.guarded_run.ward import PASS
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.policy import skip
+from megatron_nanguard.policy import actions
+from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel import Flag
 
@@ -91,7 +91,7 @@ class Steps:
         self._depth += 1
         try:
             verdict = self._decide(optimizer)
-            return skip.veto(prepare, optimizer) if verdict.action == "skip" else prepare()
+            return actions.skip(prepare, optimizer) if verdict.action == "skip" else prepare()
         finally:
             self._depth -= 1
 

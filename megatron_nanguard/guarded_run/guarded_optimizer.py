@@ -20,8 +20,8 @@ from megatron_nanguard.megatron_api.parallel import global_rank, world_size
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.patching import Shield
+from megatron_nanguard.policy.deciding import SkipBudget
 from megatron_nanguard.policy.scaler import ScalerTally
-from megatron_nanguard.policy.skips import SkipBudget
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay import StepRecorder

@@ -10,10 +10,9 @@ from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.guarded_run.drilling import before_reduction
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup
+from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.watching.watcher import Watcher
-
-PASS = PolicyOutcome("none", "continue", None, "")
 
 
 @dataclass

@@ -1,47 +1,77 @@
-"""From the policy that was asked for to what is done, with the words for it."""
+"""What the policy that the user asked for makes of an incident, with the sentence for log and report."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from megatron_nanguard.coordination.watchdog import EXIT_CODE
-from megatron_nanguard.policy.skips import SkipBudget
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.phrase import Phrase, phrase
 
-STOP: Final = phrase("{sentence}.")
-BAD_COPY: Final = phrase(
-    "A model weight is bad though its main parameter is good, and every skipped step would meet it again: "
-    "all ranks leave with exit code {code}"
-)
-TOO_MANY: Final = phrase(
-    "More than {skips} of the last {window} steps were skipped (--nanguard-max-skips): all ranks leave with exit code "
-    "{code}"
-)
-ASKED: Final = phrase("Policy abort: all ranks leave with exit code {code}")
-SKIPPED: Final = phrase("Policy skip: the step is skipped on all ranks")
-CONTINUED: Final = phrase("Policy continue: the step is applied all the same")
+PASS: Final = PolicyOutcome("none", "continue", None, "")
+"""Decision about a step without an alarm."""
+
+
+class SkipBudget:
+    """At most N skips in the last M steps: a run that skips more is not training.
+
+    Args:
+        num_skips: N.
+        window: M.
+    """
+
+    def __init__(self, num_skips: int, window: int) -> None:
+        self.num_skips, self.window = num_skips, window
+        self._steps: deque[int] = deque()
+
+    def allows(self, step: int) -> bool:
+        """Whether this step may be skipped too; counts it."""
+        self._steps.append(step)
+        while self._steps[0] <= step - self.window:
+            self._steps.popleft()
+        return len(self._steps) <= self.num_skips
 
 
 def decide(name: str, step: int, budget: SkipBudget, *, has_bad_copy: bool = False) -> PolicyOutcome:
-    """What is done about an incident; the same on every rank, since every rank counted the same skips.
+    """Decide about an incident. Every rank decides the same, since every rank counted the same skips.
 
     Args:
-        name: abort, skip or continue.
+        name: of the policy: abort, skip or continue.
         step: of the incident.
-        budget: how much may be skipped.
+        budget: how many steps may be skipped.
         has_bad_copy: a model weight is bad and its main parameter good, which a skip leaves as it is.
     """
     if name == "skip" and has_bad_copy:
-        return _abort(name, BAD_COPY.format(code=EXIT_CODE))
+        return _abort(
+            name,
+            phrase(
+                "A model weight is bad though its main parameter is good, and every skipped step would meet it again: "
+                "all ranks leave with exit code {code}",
+                code=EXIT_CODE,
+            ),
+        )
     if name == "skip" and not budget.allows(step):
-        return _abort(name, TOO_MANY.format(skips=budget.num_skips, window=budget.window, code=EXIT_CODE))
+        return _abort(
+            name,
+            phrase(
+                "More than {skips} of the last {window} steps were skipped (--nanguard-max-skips): all ranks leave "
+                "with exit code {code}",
+                skips=budget.num_skips,
+                window=budget.window,
+                code=EXIT_CODE,
+            ),
+        )
     if name == "skip":
-        return PolicyOutcome(name, "skip", None, STOP.format(sentence=SKIPPED))
+        return PolicyOutcome(name, "skip", None, _stop(phrase("Policy skip: the step is skipped on all ranks")))
     if name == "continue":
-        return PolicyOutcome(name, "continue", None, STOP.format(sentence=CONTINUED))
-    return _abort(name, ASKED.format(code=EXIT_CODE))
+        return PolicyOutcome(name, "continue", None, _stop(phrase("Policy continue: the step is applied all the same")))
+    return _abort(name, phrase("Policy abort: all ranks leave with exit code {code}", code=EXIT_CODE))
 
 
 def _abort(name: str, sentence: Phrase) -> PolicyOutcome:
-    return PolicyOutcome(name, "abort", EXIT_CODE, STOP.format(sentence=sentence))
+    return PolicyOutcome(name, "abort", EXIT_CODE, _stop(sentence))
+
+
+def _stop(sentence: Phrase) -> Phrase:
+    return phrase("{sentence}.", sentence=sentence)

@@ -37,7 +37,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes.append(65)
         raise SystemExit(65)
 
-    monkeypatch.setattr(guard_module.abort, "leave", leave)
+    monkeypatch.setattr(guard_module.actions, "abort", leave)
     monkeypatch.setattr(guard_module, "leave_now", codes.append)
     return codes
 
