@@ -1,4 +1,4 @@
-"""Nothing of an incident waits for ever: a thread ends the rank when time is up or another rank has failed.
+"""The clock of an incident: a thread ends this rank when a stage takes too long or another rank has failed.
 
 There is no way back from a collective that one rank will not enter; aborting process groups does not wake gloo.
 """
@@ -38,27 +38,47 @@ class Watchdog:
         store: own client of the rendezvous store, under a prefix that names the incident's run.
         rank: this rank.
         world_size: ranks of the incident; the more, the more seldom the store is asked.
+        deadline: seconds that a stage may take (--nanguard-deadline).
+        step_seconds: duration of a healthy step, for stages that run the step again.
         leave: ends the process; replaced in tests.
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int, leave: Callable[[int], None] = leave_now) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        deadline: float,
+        step_seconds: float,
+        leave: Callable[[int], None] = leave_now,
+    ) -> None:
+        self.deadline = deadline
         self._store, self._rank, self._world_size, self._leave = store, rank, world_size, leave
+        self._step_seconds = step_seconds
         self._pause = min(0.2 + world_size / 5000, 2.0)
         self._end = 0.0
         self._stage = ""
         self._over = threading.Event()
 
-    def stage(self, name: str, seconds: float) -> None:
-        """A new stage with a deadline of its own."""
-        self._stage, self._end = name, time.monotonic() + seconds
-
-    def wait_for_all(self, where: str) -> None:
-        """Wait until every rank of the incident has come here, in no collective: that has a shorter time than a stage.
-
-        The deadline of the stage is the end of this, too. Asks now and then, for a wait would block the connection.
+    def stage(self, name: str, *, healthy_steps: int = 0, seconds: float = 0.0) -> None:
+        """Begin a stage; the time of the one before is over.
 
         Args:
-            where: one place of one incident.
+            name: for the log of a rank that leaves.
+            healthy_steps: how many times the duration of a healthy step it may take beyond the deadline.
+            seconds: further time beyond the deadline.
+        """
+        allowed = self.deadline + healthy_steps * self._step_seconds + seconds
+        self._stage, self._end = name, time.monotonic() + allowed
+
+    def wait_for_all(self, where: str) -> None:
+        """Wait until every rank of the incident has come here.
+
+        Not in a collective: its own timeout is shorter than a stage may be. The deadline of the stage ends this wait,
+        too. The store is asked now and then, for a wait would block the connection.
+
+        Args:
+            where: key of one place of one incident.
         """
         self._store.add(where, 1)
         while int(self._store.add(where, 0)) < self._world_size:

@@ -1,4 +1,4 @@
-"""The patch points of this process, and the guard behind them, built when the first Megatron module arrives."""
+"""The patch points of this process, and the guard behind them, built when the first Megatron module is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Hooks(Mapping[str, Any]):
-    """Handlers by point name. Light until one is asked for: by then Megatron has imported torch itself."""
+    """Handlers by name of their patch point. Torch is imported with the first handler: by then Megatron has done so."""
 
     def __init__(self, points: Sequence[PatchPoint] = POINTS) -> None:
         self.engine = Engine(points, self, release_line)
@@ -47,7 +47,7 @@ class Hooks(Mapping[str, Any]):
         return self.engine.remove()
 
     def __getitem__(self, name: str) -> Any:
-        return self.guard.handlers()[name]
+        return self.guard.handlers[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(point.name for point in self.engine.points)
@@ -57,7 +57,7 @@ class Hooks(Mapping[str, Any]):
 
 
 def _log_to_stderr() -> None:
-    """Our few lines are seen whatever the host does to the root logger, unless it has set up ours."""
+    """Log to stderr whatever the host does to the root logger, unless the host has set up our logger."""
     log = logging.getLogger("megatron_nanguard")
     if log.handlers:
         return

@@ -1,20 +1,17 @@
-"""From the schedule's call to the decision: what the host does in a step, and what the guard does then."""
+"""The moments of a training step, from the schedule's call to the decision, and what the guard does at each."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatron_nanguard.coordination.voting_ranks import Voters
-from megatron_nanguard.guard.step_decisions import Judge
-from megatron_nanguard.guarded_run import GuardedRun
-from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
-from megatron_nanguard.megatron_api import optimizers
+from megatron_nanguard.guard.step_decisions import StepDecisions
+from megatron_nanguard.guarded_run import GuardedOptimizers, GuardedRun
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
-from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.megatron_api.optimizers import is_stub
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, GradNorm, MegatronOptimizer, StepResult
 from megatron_nanguard.policy import actions
 from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.records.incident import PolicyOutcome
@@ -25,73 +22,73 @@ MAX_UNSEEN = 8
 
 
 class Steps:
-    """The steps of one attempt.
+    """The steps of one guarded run; the patch points call its methods.
 
     Args:
-        counts: steps guarded, alarms, incidents, checks at a lower scale.
         give_up: called on all ranks together when a fault of ours showed on one.
-        leave: ends the process, alike on all ranks.
+        leave: ends the process, on all ranks alike.
     """
 
     def __init__(
         self,
-        attempt: GuardedRun,
-        wards: GuardedOptimizers,
-        shield: Shield,
-        counts: Counter[str],
+        run: GuardedRun,
+        optimizers: GuardedOptimizers,
         *,
         give_up: Callable[[Voters], None],
         leave: Callable[[], None],
     ) -> None:
-        self._attempt, self._wards, self._shield = attempt, wards, shield
-        self._judge = Judge(attempt, shield, counts)
+        self.optimizers = optimizers
+        self._run, self._shield = run, run.shield
+        self._decisions = StepDecisions(run)
         self._give_up, self._leave = give_up, leave
         self._depth = 0
-        self._unseen = 0
+        self._num_unseen = 0
 
     def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A forward-backward pass begins; the keyword arguments to go on with."""
+        """A forward-backward pass begins; evaluation is no step. Returns the keyword arguments to go on with."""
+        if kwargs.get("forward_only", False):
+            return kwargs
         with self._shield("step"):
-            ward = self._wards.training(chunks_of(kwargs["model"]))
-            kwargs = ward.subject.open(schedule, kwargs)
-            ward.step_begins()
+            guarded = self.optimizers.training(chunks_of(kwargs["model"]))
+            kwargs = guarded.step.open(schedule, kwargs)
+            guarded.begin_passes()
         if self._shield.fault is not None:
-            # The step may not have been opened here, and the others vote on it.
-            for ward in self._wards:
-                ward.subject.is_open = True
+            # The step may not have been opened here, and the other ranks vote on it.
+            for guarded in self.optimizers:
+                guarded.step.is_open = True
         return kwargs
 
     def gradients_ready(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """A bucket group is about to be reduced. May run on an autograd thread."""
         with self._shield("before the reduction"):
-            for ward in self._wards:
-                if ward.subject.holds(group) and not is_dispatched(group):
-                    ward.before_reduction(group, force_all_reduce)
+            for guarded in self.optimizers:
+                if guarded.step.holds(group) and not is_dispatched(group):
+                    guarded.before_reduction(group, force_all_reduce)
 
-    def norm_known(self, optimizer: MegatronOptimizer, norm: Any) -> None:
-        """The host has computed a gradient norm; the outermost optimizer's comes last and stands."""
+    def norm_known(self, optimizer: MegatronOptimizer, norm: GradNorm) -> None:
+        """The host has computed a gradient norm. That of the outermost optimizer comes last, and is the one used."""
         with self._shield("norm"):
-            ward = self._wards.of_optimizer(optimizer)
-            if ward is not None and norm is not None:
-                ward.subject.norms.append(norm)
+            guarded = self.optimizers.of_optimizer(optimizer)
+            if guarded is not None and norm is not None:
+                guarded.step.norms.append(norm)
 
-    def step(self, step: Callable[[], Any], optimizer: MegatronOptimizer) -> Any:
+    def step(self, step: Callable[[], StepResult], optimizer: MegatronOptimizer) -> StepResult:
         """Vote for a rank that has nothing to train, and in some releases returns before ``prepare_grads``."""
-        if self._depth or not optimizers.is_stub(optimizer):
+        if self._depth or not is_stub(optimizer):
             return step()
-        verdict = self._decide(optimizer)
+        decision = self._decide(optimizer)
         # Where the host comes to prepare_grads all the same, that repeats the decision.
         result = step()
-        return (False, None, None) if verdict.action == "skip" else result
+        return (False, None, None) if decision.action == "skip" else result
 
     def decide(self, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> bool:
-        """The decision point: vote, then let the host prepare its gradients, or veto."""
+        """The decision point: vote, then let the host prepare its gradients, or skip the step."""
         if self._depth:
             return prepare()
         self._depth += 1
         try:
-            verdict = self._decide(optimizer)
-            return actions.skip(prepare, optimizer) if verdict.action == "skip" else prepare()
+            decision = self._decide(optimizer)
+            return actions.skip(prepare, optimizer) if decision.action == "skip" else prepare()
         finally:
             self._depth -= 1
 
@@ -100,33 +97,33 @@ class Steps:
 
         Collective: all voters of the optimizer. Local work is shielded; the vote is not.
         """
-        ward = self._wards.of_optimizer(optimizer)
-        if ward is None or not ward.subject.is_open:
+        guarded = self.optimizers.of_optimizer(optimizer)
+        if guarded is None or not guarded.step.is_open:
             self._count_unseen()
-            return PASS if ward is None else ward.verdict
-        self._unseen = 0
+            return PASS if guarded is None else guarded.decision
+        self._num_unseen = 0
         with self._shield("watch"):
-            ward.passes_end()
-        voters = ward.subject.electorate.voters()
+            guarded.end_passes()
+        voters = guarded.voting_ranks.voters()
         if voters is None:
-            ward.subject.close()
+            guarded.step.close()
             return PASS
-        alarm = self._judge.vote(ward, optimizer, voters)
-        ward.verdict = self._judge.verdict(ward, alarm, voters)
+        alarm = self._decisions.vote(guarded, optimizer, voters)
+        guarded.decision = self._decisions.decide(guarded, alarm)
         if alarm.has(Flag.OWN_FAULT):
             # Only now: Megatron's own checks were off when this step's gradients went by.
             self._give_up(voters)
-        ward.subject.close()
+        guarded.step.close()
         with self._shield("drill"):
-            ward.step_ends()
-        if ward.verdict.action == "abort":
+            guarded.end_step()
+        if guarded.decision.action == "abort":
             self._leave()
-        return ward.verdict
+        return guarded.decision
 
     def _count_unseen(self) -> None:
         """No pass since the last decision: the host asks twice about the same gradients, or hides its passes."""
-        self._unseen += 1
-        if self._unseen == MAX_UNSEEN:
-            self._attempt.warn(
+        self._num_unseen += 1
+        if self._num_unseen == MAX_UNSEEN:
+            self._run.warn(
                 "steps run unguarded: no call of the pipeline schedule is seen (a full-iteration CUDA graph?)"
             )

@@ -11,8 +11,8 @@ from megatron_nanguard.drill.grammar import parse
 from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.drill.spec import check_ranks
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.megatron_api import buffers, host_program
-from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk
+from megatron_nanguard.megatron_api import host_program
+from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.parameters.parameter_map import ParameterMap
 
@@ -23,14 +23,20 @@ UNFIRED_EXIT_CODE = 66
 
 
 class Drilling:
-    """The crews of this rank, one per optimizer."""
+    """The drills of this rank.
+
+    Args:
+        spec: as the user wrote it.
+    Attributes:
+        planted: one per optimizer.
+    """
 
     def __init__(self, spec: str, rank: int, world_size: int) -> None:
         self._spec = spec
         self._drills = parse(spec)
         check_ranks(self._drills, world_size)
         self._rank, self._world_size = rank, world_size
-        self.crews: list[PlantedDrills] = []
+        self.planted: list[PlantedDrills] = []
 
     def attach(self, chunks: Sequence[ModelChunk], names: ParameterMap, counters: Store) -> PlantedDrills:
         """Plant this rank's drills in a model.
@@ -39,15 +45,15 @@ class Drilling:
             DrillError: a drill names this rank, and its target is not here; or it names all ranks, and this is the
                 last one to find that out.
         """
-        crew = PlantedDrills(self._drills, self._rank)
-        crew.attach(chunks, name_modules(chunks), names)
-        for drill in crew.elsewhere():
+        planted = PlantedDrills(self._drills, self._rank)
+        planted.attach(chunks, name_modules(chunks), names)
+        for drill in planted.elsewhere():
             if int(counters.add(drill.text, 1)) == self._world_size:
                 raise DrillError(
                     f"drill {drill.text!r}: no rank has its target; names are global, see param_map_*.json"
                 )
-        self.crews.append(crew)
-        return crew
+        self.planted.append(planted)
+        return planted
 
     def mark_checkpoints(self) -> None:
         """Leave a note beside the checkpoints: they come from a run with planted faults."""
@@ -65,11 +71,5 @@ class Drilling:
 
     def unfired(self) -> list[str]:
         """Drills of this rank that never went off, as the user wrote them, and why."""
-        outcomes = [outcome for crew in self.crews for outcome in crew.record().drills]
+        outcomes = [outcome for planted in self.planted for outcome in planted.record().drills]
         return [f"{one.text!r} never fired ({one.why_not})" for one in outcomes if one.is_planted and not one.fired]
-
-
-def before_reduction(crew: PlantedDrills, group: AnyBucketGroup) -> None:
-    """Let a crew at the gradients of a bucket group that is about to be reduced."""
-    for bucket in buffers.buckets(group):
-        crew.before_reduction(buffers.bucket_params(bucket))

@@ -1,159 +1,80 @@
-"""One optimizer under guard: its chunks, names and place, and what the sentinel saw in the step that is running."""
+"""One optimizer under guard: its chunks and their names, the ranks that vote on it, its drills and watched modules."""
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from megatron_nanguard.device import Device, device_of, training_device
-from megatron_nanguard.megatron_api import buffers, host_program, optimizers
+from megatron_nanguard.drill.planted_drills import PlantedDrills
+from megatron_nanguard.guarded_run.guarded_step import GuardedStep
+from megatron_nanguard.megatron_api import buffers, optimizers
 from megatron_nanguard.megatron_api.parallel import global_rank, world_size
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.policy.deciding import SkipBudget
+from megatron_nanguard.policy.deciding import PASS, SkipBudget
 from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.replay import StepRecorder
-from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RaisedScale, RngStates, Suspicions
-from megatron_nanguard.sentinel.losses import Guarded
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.topology.coordinates import read as read_coordinates
+from megatron_nanguard.watching.watcher import Watcher
 
 
 class GuardedOptimizer:
-    """State of one optimizer between two decisions.
+    """What the guard holds of one optimizer.
 
     Args:
         optimizer: as the factory returned it; None when only the chunks are known.
         chunks: the model chunks whose gradients it consumes.
-        electorate: who votes on it.
+        voting_ranks: the ranks that decide together about its steps.
         settings: what the user asked for.
-        guarded: stands around our work inside the host's loss function.
+        shield: keeps faults of ours out of training.
+    Attributes:
+        coordinates, sizes: place of this rank in the parallel layout; one replica among others before `learn`.
+        names: global names of the parameters; missing before `learn`.
+        step: the step that is running.
+        tally: skips of the loss scaler.
+        budget: how many steps policy skip may skip.
+        decision: about the last step.
+        drills: faults planted into its model on purpose; None where there are none.
+        watcher: of `--nanguard-watch`; None where no module is watched.
     """
+
+    names: ParameterMap
 
     def __init__(
         self,
         optimizer: MegatronOptimizer | None,
         chunks: Sequence[ModelChunk],
-        electorate: VotingRanks,
+        voting_ranks: VotingRanks,
         settings: Settings,
-        guarded: Guarded = lambda where: nullcontext(),
+        shield: Shield,
     ) -> None:
         self.optimizer = optimizer
         self.chunks = list(chunks)
-        self.electorate = electorate
-        self.before = BeforeReduction(per_parameter=settings.norms == "param")
-        self.after = AfterReduction(self.chunks)
-        self.losses = Losses(guarded=guarded)
-        self._seconds: deque[float] = deque(maxlen=64)
-        self._opened = 0.0
+        self.voting_ranks = voting_ranks
+        self.torch_device = _device_of(self.chunks)
+        self.coordinates, self.sizes = _single_replica()
+        self.step = GuardedStep(self.chunks, self.device, settings, shield)
         self.tally = ScalerTally(settings.scaler_skips, can_check=settings.replay == "auto")
-        self.raised_scale = RaisedScale()
         self.budget = SkipBudget(*settings.max_skips)
-        self.rng: RngStates | None = None
-        self.step = 0
-        self.is_open = False
-        """A schedule ran since the last decision."""
-        self.norms: list[float | Tensor] = []
-        """Gradient norms of the last step that was let through, as the host holds them, the outermost optimizer's last;
-        judged at the next vote."""
-        self._device = _device_of(self.chunks)
-        self.recorder = StepRecorder(self.chunks, self.device) if settings.replay == "auto" else None
-        self.why_no_recorder = phrase("switched off (--nanguard-replay off)")
-        """Said where ``recorder`` is None."""
-        self._groups: set[int] = set()
-        self.coordinates, self.sizes = _on_its_own()
+        self.decision = PASS
+        self.drills: PlantedDrills | None = None
+        self.watcher: Watcher | None = None
 
     def learn(self) -> None:
-        """Read names and place off the chunks. May fail on a Megatron we do not know: the rank votes all the same."""
+        """Read names and coordinates off the chunks. May fail on an unknown Megatron; the rank votes all the same."""
         self.coordinates, self.sizes = read_coordinates(self.chunks)
         self.names = ParameterMap(self.chunks, self.sizes)
 
     @property
     def device(self) -> Device:
-        return device_of(self._device.type)
-
-    @property
-    def torch_device(self) -> torch.device:
-        return self._device
-
-    def open(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a step, or begin it again when the host repeats the pass; the keyword arguments to go on with."""
-        was_open, self.is_open = self.is_open, True
-        if not was_open:
-            self.step = host_program.log_step() or self.step + 1
-            self._opened = time.monotonic()
-        self._groups = {id(group) for chunk in self.chunks for group in buffers.bucket_groups(chunk)}
-        self.before.clear()
-        self.losses.clear()
-        recorded = self._recorded(schedule, kwargs)
-        self.rng = self._random_states()
-        return {**recorded, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
-
-    def _recorded(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A host whose state cannot be noted loses the replay, and nothing else."""
-        if self.recorder is not None:
-            shield = Shield()
-            with shield("recording the step"):
-                return self.recorder.open(schedule, kwargs)
-            self.recorder, self.why_no_recorder = (
-                None,
-                phrase("the step cannot be recorded ({fault})", fault=shield.fault),
-            )
-        return kwargs
-
-    def _random_states(self) -> RngStates:
-        """Those that the recorder has copied; without a recorder copies of our own."""
-        if self.recorder is None or self.recorder.call is None:
-            return RngStates.now(self.device)
-        return self.recorder.call.snapshot.random
-
-    def close(self) -> None:
-        """Forget the step, so that nothing of it is judged or kept alive again."""
-        self.is_open = False
-        self.rng = None
-        self.norms.clear()
-        self.before.clear()
-        self.losses.clear()
-        self._seconds.append(time.monotonic() - self._opened)
-        if self.recorder is not None:
-            self.recorder.close()
-
-    @property
-    def median_seconds(self) -> float:
-        """Of the last steps, from the schedule's call to the decision; 0 before the first."""
-        return statistics.median(self._seconds) if self._seconds else 0.0
-
-    def suspicions(self, optimizer: MegatronOptimizer) -> Suspicions:
-        """Everything that goes into the flags.
-
-        Sync: none.
-        """
-        self.after.look()
-        return Suspicions(
-            before=[bucket.norms for bucket in self.before.taken()],
-            after=self.after.norms,
-            loss=self.losses.bad(),
-            last_norms=self.norms,
-            dynamic_scale=optimizers.is_dynamic(optimizer),
-            minimal_scale=optimizers.scale_is_minimal(optimizer),
-            raised_scale=self.raised_scale.look(optimizers.scaler_trackers(optimizer)),
-        )
-
-    def holds(self, group: AnyBucketGroup) -> bool:
-        """Whether a bucket group is one of this optimizer's, in a step that is open."""
-        return self.is_open and id(group) in self._groups
+        return device_of(self.torch_device.type)
 
     def owns(self, chunk: ModelChunk) -> bool:
         """Whether a chunk is one of this optimizer's."""
@@ -170,9 +91,54 @@ class GuardedOptimizer:
         coefficient = threshold / (norm + 1e-6)
         return coefficient if math.isnan(coefficient) else min(coefficient, 1.0)
 
+    # ---------------------------------------------------------------- the moments of a step
 
-def _on_its_own() -> tuple[Coordinates, ParallelSizes]:
-    """Place of a rank as long as nothing is known of the layout: one replica among others."""
+    def begin_passes(self) -> None:
+        """The step is open; its first forward comes next."""
+        if self.drills is not None:
+            self.drills.step_begins(self.step.number)
+        if self.watcher is not None:
+            self.watcher.step_begins(self.step.number)
+
+    def before_reduction(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
+        """A bucket group of this optimizer is about to be reduced."""
+        if self.drills is not None:
+            for bucket in buffers.buckets(group):
+                self.drills.before_reduction(buffers.bucket_params(bucket))
+        self.step.before.look(group, force_all_reduce)
+
+    def after_reduction(self) -> None:
+        """All gradients are reduced, and the sentinel is about to look at them."""
+        if self.drills is not None:
+            self.drills.after_reduction()
+
+    def end_passes(self) -> None:
+        """The forwards and backwards of the step are over; a replay must not be watched."""
+        if self.watcher is not None:
+            self.watcher.step_ends()
+
+    def end_step(self) -> None:
+        """The decision about the step is made."""
+        if self.drills is not None:
+            self.drills.step_ends()
+
+    @contextmanager
+    def drills_again(self) -> Iterator[None]:
+        """Around each pass of a replay: the drills of the step fire again, as a real fault would."""
+        if self.drills is not None:
+            self.drills.step_begins(self.step.number)
+        yield
+        self.after_reduction()
+
+    def detach(self) -> None:
+        """Remove every hook of ours from the model."""
+        if self.drills is not None:
+            self.drills.detach()
+        self.end_passes()
+
+
+def _single_replica() -> tuple[Coordinates, ParallelSizes]:
+    """Coordinates of a rank as long as nothing is known of the layout: one replica among others."""
     rank, world = global_rank(), world_size()
     return Coordinates(rank, 0, 0, 0, rank, 0, 0, rank), ParallelSizes(world, 1, 1, 1, world, 1, 1, world)
 

@@ -1,20 +1,19 @@
-"""The optimizers under guard: taken on when they are built or first seen, found again by what the host hands over."""
+"""All optimizers under guard: put under guard when they are built or first trained, found again in every step."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from megatron_nanguard.capture.model_state import state_bytes
+from megatron_nanguard.capture.tensor_file import in_words
 from megatron_nanguard.device import SATURATION_WARNING
 from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.guarded_run import GuardedRun
-from megatron_nanguard.guarded_run.capture_size import tell_capture_size
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
-from megatron_nanguard.guarded_run.ward import Ward
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import watch_device
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
@@ -26,141 +25,155 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class GuardedOptimizers:
-    """All wards of one attempt.
+    """The optimizers of one guarded run.
 
     Args:
-        host_checks: what of the host's was switched off, for the fingerprint.
+        host_checks: the NaN checks of the host that were switched off, for the fingerprint.
     """
 
-    def __init__(self, attempt: GuardedRun, shield: Shield, host_checks: host_program.HostChecks) -> None:
-        self._attempt, self._shield, self._host_checks = attempt, shield, host_checks
-        self._wards: list[Ward] = []
-        self._sorted: list[list[Any]] = []
+    def __init__(self, run: GuardedRun, host_checks: host_program.HostChecks) -> None:
+        self._run, self._host_checks = run, host_checks
+        self._all: list[GuardedOptimizer] = []
+        self._sorted: list[list[ModelChunk]] = []
 
-    def __iter__(self) -> Iterator[Ward]:
-        return iter(self._wards)
+    def __iter__(self) -> Iterator[GuardedOptimizer]:
+        return iter(self._all)
 
-    # ---------------------------------------------------------------- taken on
+    # ---------------------------------------------------------------- put under guard
 
     def chunks_seen(self, chunks: Sequence[ModelChunk]) -> None:
-        """Chunks whose parameters are being sorted: kept together for optimizers that are built past the factory."""
+        """Remember chunks whose parameters are sorted together: an optimizer built past the factory trains them."""
         others = [known for known in self._sorted if not _have_common(known, chunks)]
         joined = [chunk for known in self._sorted if _have_common(known, chunks) for chunk in known]
         joined += [chunk for chunk in chunks if not _have_common(joined, [chunk])]
         self._sorted = [*others, joined]
 
     def optimizer_made(self, optimizer: MegatronOptimizer, chunks: Sequence[ModelChunk]) -> None:
-        """Take on an optimizer that the factory returned."""
+        """Put an optimizer under guard that the factory returned."""
         self._sorted.clear()
-        self._take_on(optimizer, chunks)
+        self._add(optimizer, chunks)
 
-    def training(self, chunks: Sequence[ModelChunk]) -> Ward:
-        """The ward that a schedule trains; one that nobody has seen being built is taken on now."""
-        return self._of_chunks(chunks) or self._take_on(None, self._sorted_with(chunks))
+    def training(self, chunks: Sequence[ModelChunk]) -> GuardedOptimizer:
+        """The optimizer whose chunks a schedule trains; one built past the factory is put under guard here."""
+        return self._of_chunks(chunks) or self._add(None, self._sorted_with(chunks))
 
-    def _sorted_with(self, chunks: Sequence[ModelChunk]) -> Sequence[Any]:
+    def _sorted_with(self, chunks: Sequence[ModelChunk]) -> Sequence[ModelChunk]:
         """The chunks whose parameters were sorted together with these, as far as that was seen."""
         return next((known for known in self._sorted if _have_common(known, chunks)), chunks)
 
-    def _take_on(self, optimizer: MegatronOptimizer | None, chunks: Sequence[ModelChunk]) -> Ward:
-        electorate = self._attempt.meeting.electorate()
-        ward = Ward(GuardedOptimizer(optimizer, chunks, electorate, self._attempt.settings, self._shield))
-        self._wards.append(ward)
-        self._watch_hardware(ward.subject)
-        with self._shield("names"):
-            ward.subject.learn()
-            self._attempt.place = ward.subject.coordinates
-            ward.watcher = self._watcher(ward.subject)
-            self._write_down(ward.subject)
-            ward.crew = self._crew(ward.subject)
-            self._tell_of_capture(ward.subject)
-        return ward
+    def _add(self, optimizer: MegatronOptimizer | None, chunks: Sequence[ModelChunk]) -> GuardedOptimizer:
+        run = self._run
+        guarded = GuardedOptimizer(optimizer, chunks, run.handshake.voting_ranks(), run.settings, run.shield)
+        self._all.append(guarded)
+        self._watch_hardware(guarded)
+        with run.shield("names"):
+            guarded.learn()
+            run.coordinates = guarded.coordinates
+            guarded.watcher = self._watcher(guarded)
+            self._write_files(guarded)
+            guarded.drills = self._drills(guarded)
+            if run.settings.capture == "full":
+                size = state_bytes(guarded.chunks, guarded.names, guarded.optimizer)
+                log_capture_size(run.handshake, len(self._all), size)
+        return guarded
 
-    def _watch_hardware(self, subject: GuardedOptimizer) -> None:
-        """Begin with the first optimizer. A device that cannot be watched costs its readings, and nothing else."""
-        if self._attempt.health is None:
+    def _watch_hardware(self, guarded: GuardedOptimizer) -> None:
+        """Start with the first optimizer. A device that cannot be read costs its readings, and nothing else."""
+        if self._run.health is None:
             with Shield()("first look at the hardware"):
-                rank, device = self._attempt.meeting.rank, subject.torch_device
-                self._attempt.health = watch_device(rank, subject.device, device.index)
+                device = guarded.torch_device
+                self._run.health = watch_device(self._run.handshake.rank, guarded.device, device.index)
 
-    def _write_down(self, subject: GuardedOptimizer) -> None:
-        run = self._attempt.run
-        if run is None:
+    def _write_files(self, guarded: GuardedOptimizer) -> None:
+        """Parameter map of this rank; the first rank also writes the fingerprint and logs the device."""
+        files = self._run.files
+        if files is None:
             return
-        run.write_map(subject.names, subject.coordinates, subject.sizes)
-        if self._attempt.meeting.is_first("start"):
-            run.write_fingerprint(subject.sizes.world, self._host_checks.changes())
-            self._tell_of_device(subject)
+        files.write_map(guarded.names, guarded.coordinates, guarded.sizes)
+        if self._run.handshake.is_first("start"):
+            files.write_fingerprint(guarded.sizes.world, self._host_checks.changes())
+            self._log_device(guarded)
 
-    def _tell_of_device(self, subject: GuardedOptimizer) -> None:
+    def _log_device(self, guarded: GuardedOptimizer) -> None:
         if self._host_checks.changes():
             log.info("Megatron's own NaN checks stand aside; one vote per step takes their place")
-        facts = subject.device.facts()
+        facts = guarded.device.facts()
         log.info("device %s (%s), overflow mode %s", facts.name, facts.backend, facts.overflow_mode)
         if facts.overflow_mode == "saturation":
             log.warning(SATURATION_WARNING)
 
-    def _tell_of_capture(self, subject: GuardedOptimizer) -> None:
-        if self._attempt.settings.capture == "full":
-            size = state_bytes(subject.chunks, subject.names, subject.optimizer)
-            tell_capture_size(self._attempt.meeting, len(self._wards), size)
-
-    def _watcher(self, subject: GuardedOptimizer) -> Watcher | None:
-        """``--nanguard-watch``; the last rank to find no matching module says so."""
-        wanted, meeting = self._attempt.settings, self._attempt.meeting
-        if wanted.watch is None:
+    def _watcher(self, guarded: GuardedOptimizer) -> Watcher | None:
+        """Attach `--nanguard-watch`. The last rank to find no matching module logs that."""
+        settings, handshake = self._run.settings, self._run.handshake
+        if settings.watch is None:
             return None
         watcher = Watcher(
-            wanted.watch,
-            wanted.watch_steps,
-            wanted.watch_above,
-            rank=meeting.rank,
-            directory=self._attempt.directory.path,
-            speaks=partial(meeting.is_first, "watch"),
-            guarded=self._shield,
+            settings.watch,
+            settings.watch_steps,
+            settings.watch_above,
+            rank=handshake.rank,
+            directory=self._run.directory.path,
+            speaks=partial(handshake.is_first, "watch"),
+            guarded=self._run.shield,
         )
-        num_matches = watcher.attach(name_modules(subject.chunks))
-        if not num_matches and int(meeting.store("watch").add("none", 1)) == len(meeting.ranks):
-            log.warning("--nanguard-watch %r matches no module on any rank; names are global", wanted.watch)
+        num_matches = watcher.attach(name_modules(guarded.chunks))
+        if not num_matches and int(handshake.store("watch").add("none", 1)) == len(handshake.ranks):
+            log.warning("--nanguard-watch %r matches no module on any rank; names are global", settings.watch)
         return watcher
 
-    def _crew(self, subject: GuardedOptimizer) -> PlantedDrills | None:
-        drilling = self._attempt.drilling
+    def _drills(self, guarded: GuardedOptimizer) -> PlantedDrills | None:
+        drilling = self._run.drilling
         if drilling is None:
             return None
         try:
-            return drilling.attach(subject.chunks, subject.names, self._attempt.meeting.store("drill"))
+            return drilling.attach(guarded.chunks, guarded.names, self._run.handshake.store("drill"))
         except DrillError as error:
             log.error("%s", error)
             raise SystemExit(2) from None
 
     # ---------------------------------------------------------------- found again
 
-    def of_optimizer(self, optimizer: MegatronOptimizer) -> Ward | None:
-        """The ward of an optimizer or of one of its leaves."""
-        for ward in self._wards:
-            if ward.subject.optimizer is optimizer:
-                return ward
+    def of_optimizer(self, optimizer: MegatronOptimizer) -> GuardedOptimizer | None:
+        """What is held of an optimizer, found by the optimizer itself or by one of its leaves."""
+        for guarded in self._all:
+            if guarded.optimizer is optimizer:
+                return guarded
         return self._of_chunks(optimizers.model_chunks(optimizer)) or next(
-            (ward for ward in self._wards if ward.subject.is_open), None
+            (guarded for guarded in self._all if guarded.step.is_open), None
         )
 
-    def _of_chunks(self, chunks: Sequence[ModelChunk]) -> Ward | None:
-        return next((ward for ward in self._wards if any(ward.subject.owns(chunk) for chunk in chunks)), None)
+    def _of_chunks(self, chunks: Sequence[ModelChunk]) -> GuardedOptimizer | None:
+        return next((guarded for guarded in self._all if any(guarded.owns(chunk) for chunk in chunks)), None)
 
     def dismiss(self) -> None:
-        """Take everything off their models, and watch the hardware no longer.
+        """Remove every hook of ours from the models, and stop watching the hardware.
 
-        All go together: the next one may get the id of one that is gone.
+        All optimizers go together: the next one may get the id of one that is gone.
         """
-        with self._shield("drill"):
-            for ward in self._wards:
-                ward.dismiss()
-        self._wards.clear()
-        if self._attempt.health is not None:
-            self._attempt.health.close()
-            self._attempt.health = None
+        with self._run.shield("drill"):
+            for guarded in self._all:
+                guarded.detach()
+        self._all.clear()
+        if self._run.health is not None:
+            self._run.health.close()
+            self._run.health = None
 
 
-def _have_common(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def log_capture_size(handshake: RunHandshake, optimizer: int, num_bytes: int) -> None:
+    """Log what each incident will write with `--nanguard-capture full`: at the start, not when the disk is full.
+
+    Every rank adds its part; the last one logs the sum. Never waits.
+
+    Args:
+        optimizer: running number of the optimizer on this rank.
+        num_bytes: size of its model and optimizer state on this rank.
+    """
+    sums = handshake.store(f"capture/{optimizer}")
+    sums.add("bytes", num_bytes)
+    if int(sums.add("ranks", 1)) == len(handshake.ranks):
+        total = in_words(int(sums.add("bytes", 0)))
+        log.info("--nanguard-capture full: each incident takes %s over all %d ranks", total, len(handshake.ranks))
+
+
+def _have_common(some: Sequence[ModelChunk], others: Sequence[ModelChunk]) -> bool:
     return any(one is other for one in some for other in others)

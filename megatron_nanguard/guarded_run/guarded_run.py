@@ -1,11 +1,12 @@
-"""One attempt from the handshake to the last file: whether the run is guarded, by which policy, where it writes."""
+"""One guarded run of this rank, from the handshake to the last file: which policy applies and where it writes."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points import ESSENTIAL, release_line
-from megatron_nanguard.patching import KNOWN
+from megatron_nanguard.patching import KNOWN, Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.settings import PREFIX, Settings
@@ -26,52 +27,60 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class GuardedRun:
-    """The attempt of this rank.
+    """The run as this rank sees it.
 
     Args:
-        meeting: the handshake of its parallel world.
-        notes: what a reader of the status should know; grows.
+        handshake: with the other ranks of its parallel world.
+        shield: keeps faults of ours out of training, and remembers the first one.
+        counts: steps guarded, alarms, incidents, checks at a lower scale; grows.
+        notes: sentences for the reader of the status file; grows.
     Attributes:
-        run_id: name of the attempt, the same on all ranks.
+        run_id: name of the run, the same on all ranks.
         policy: what is done about an incident, the same on all ranks.
-        speaks: this rank tells the user.
-        run: None before the start, and where it failed.
+        speaks: this rank logs what concerns all of them.
+        files: None before the start, and where the start failed.
         drilling: None where no fault is planted.
-        place: None before a model told where this rank stands.
-        health: of the hardware under this rank; None before a model told which device that is.
+        coordinates: of this rank; None before a model is known.
+        health: of the hardware under this rank; None before a model is known.
     """
 
-    def __init__(self, settings: Settings, meeting: RunHandshake, notes: list[str]) -> None:
-        self.settings, self.meeting, self.notes = settings, meeting, notes
+    def __init__(
+        self, settings: Settings, handshake: RunHandshake, shield: Shield, counts: Counter[str], notes: list[str]
+    ) -> None:
+        self.settings, self.handshake = settings, handshake
+        self.shield, self.counts, self.notes = shield, counts, notes
         tolerates = settings.on_nonfinite != "skip" or host_program.trainer_tolerates_skips()
         self.policy = settings.on_nonfinite if tolerates else "abort"
         self.run_id = ""
         self.speaks = False
-        self.run: RunFiles | None = None
+        self.files: RunFiles | None = None
         self.drilling: Drilling | None = None
-        self.place: Coordinates | None = None
+        self.coordinates: Coordinates | None = None
         self.health: HealthWatch | None = None
 
     def agree(self, declined: Mapping[str, str]) -> bool:
-        """Meet the other ranks; whether all of them run guarded. If not, one rank has said why.
+        """Meet the other ranks; whether all of them run guarded. If not, one rank has logged why.
 
         Args:
-            declined: why, by patch group that could not be applied here.
+            declined: reason by patch group that could not be applied here.
         Raises:
             SystemExit: --nanguard-strict, and the guard would not be what was asked for.
         """
-        agreement = self.meeting.agree(self.settings, [*declined])
-        self.speaks = self.meeting.rank == agreement.speaker
+        agreement = self.handshake.agree(self.settings, [*declined])
+        self.speaks = self.handshake.rank == agreement.speaker
         self.run_id = agreement.run_id
-        self._tell_of_host({group: reason for group, reason in declined.items() if group not in ESSENTIAL})
+        self._warn_of_host({group: reason for group, reason in declined.items() if group not in ESSENTIAL})
         missing = "; ".join(declined[group] for group in ESSENTIAL if group in declined)
         why_not = missing if agreement.go else agreement.reason
         if why_not:
-            self._run_unguarded(why_not)
+            message = f"all ranks run unguarded: {why_not}"
+            if self.settings.strict:
+                self._refuse(message)
+            self.warn(message)
         return not why_not
 
-    def _tell_of_host(self, lost: Mapping[str, str]) -> None:
-        """A Megatron we do not know, and what is lost where a function is not as we know it. Alike on all ranks."""
+    def _warn_of_host(self, lost: Mapping[str, str]) -> None:
+        """Warn of an unknown Megatron and of patch groups that could not be applied. The same on all ranks."""
         problems = [f"{reason} (patch group {group!r})" for group, reason in lost.items()]
         line = release_line()
         if line is not None and not KNOWN[0] <= line <= KNOWN[1]:
@@ -84,54 +93,54 @@ class GuardedRun:
         for problem in problems:
             self.warn(problem)
 
-    def _run_unguarded(self, reason: str) -> None:
-        """Say it once, from one rank; with --nanguard-strict leave instead."""
-        message = f"all ranks run unguarded: {reason}"
-        if self.settings.strict:
-            self._refuse(message)
-        self.warn(message)
-
     def _refuse(self, message: str) -> NoReturn:
         """End every rank; one says why."""
         sys.exit(f"nanguard: --nanguard-strict: {message}" if self.speaks else 1)
 
     def warn(self, message: str) -> None:
-        """Note it on every rank, and say it from one."""
+        """Note a warning for the status file of every rank, and log it on one."""
         self.notes.append(message)
         if self.speaks:
             log.warning(message)
 
     def start(self) -> None:
         """Open the run's directory and get the drills ready. Local: a rank on which it fails votes all the same."""
-        settings, meeting = self.settings, self.meeting
-        self.run = RunFiles(settings, self.run_id, meeting.rank, partial(meeting.is_first, "cannot write"))
+        settings, handshake = self.settings, self.handshake
+        self.files = RunFiles(settings, self.run_id, handshake.rank, partial(handshake.is_first, "cannot write"))
         if settings.drill:
-            self.drilling = Drilling(settings.drill, meeting.rank, dist.get_world_size())
+            self.drilling = Drilling(settings.drill, handshake.rank, dist.get_world_size())
         if self.speaks:
-            self._tell_of_start(self.run)
+            self._log_start(self.files)
 
-    def _tell_of_start(self, run: RunFiles) -> None:
+    def _log_start(self, files: RunFiles) -> None:
         if self.policy != self.settings.on_nonfinite:
             log.warning("this trainer takes a skipped step for a fatal error: policy abort instead of skip")
-        ranks = len(self.meeting.ranks)
-        log.info("guards %d ranks, policy %s, files in %s", ranks, self.policy, run.directory.path)
+        ranks = len(self.handshake.ranks)
+        log.info("guards %d ranks, policy %s, files in %s", ranks, self.policy, files.directory.path)
         if self.drilling is not None and self.settings.drill:
-            run.write_drill_plan(self.settings.drill)
+            files.write_drill_plan(self.settings.drill)
             log.warning("this run is a drill: faults are planted on purpose (%s)", self.settings.drill)
             self.drilling.mark_checkpoints()
 
     @property
     def directory(self) -> RunDirectory:
-        """Where incidents are written; where the start failed, the place that needs no host to tell it."""
-        if self.run is not None:
-            return self.run.directory
+        """Where incidents are written."""
+        return self._directory_without_start if self.files is None else self.files.directory
+
+    @cached_property
+    def _directory_without_start(self) -> RunDirectory:
+        """Where the start failed: a place that depends on nothing of the host."""
         return RunDirectory(Path(self.settings.dir or PREFIX), self.run_id, log.warning)
 
-    def write_last(self, fired: Mapping[str, int], counts: Mapping[str, int]) -> None:
-        """What became of the drills, and how the guard fared."""
-        if self.run is None:
+    def write_last(self, fired: Mapping[str, int]) -> None:
+        """Write what became of the drills, and the status of the guard on this rank.
+
+        Args:
+            fired: calls by patched function.
+        """
+        if self.files is None:
             return
-        for crew in self.drilling.crews if self.drilling else ():
-            if crew.drills:
-                self.run.write_drill(crew.record())
-        self.run.write_status(self.place, fired, counts, tuple(self.notes))
+        for planted in self.drilling.planted if self.drilling else ():
+            if planted.drills:
+                self.files.write_drill(planted.record())
+        self.files.write_status(self.coordinates, fired, self.counts, tuple(self.notes))

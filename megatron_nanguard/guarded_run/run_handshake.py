@@ -1,4 +1,4 @@
-"""The handshakes of this process: one per parallel world, each under its own prefix of the store."""
+"""The handshakes of this process: one per parallel world, each under its own prefix of the rendezvous store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RunHandshake:
 
     Args:
         ranks: the parallel world.
-        ordinal: number of the meeting in this process.
-        waits: this rank has the guard on; else it says so and goes its way.
+        ordinal: number of the handshake in this process.
+        waits: the guard is on here and waits for the others; without it this rank only says that it is off.
     """
 
     def __init__(self, ranks: Sequence[int], ordinal: int, *, waits: bool = True) -> None:
@@ -30,29 +30,29 @@ class RunHandshake:
         # One connection for everything: rank 0 serves them all, and a new one may wait for name servers.
         connect = own_client if waits else host_client
         self._client = connect(f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}")
-        self._optimizers = 0
+        self._num_optimizers = 0
 
     def declare_off(self) -> None:
-        """Say that this rank runs without the guard, so that nobody waits for it. Never waits."""
+        """Say that this rank runs without the guard, so that no rank waits for it. Never waits."""
         self._handshake().stand_aside(Declaration(False, __version__, ""))
 
     def agree(self, settings: Settings, declined: Sequence[str]) -> Agreement:
         """Meet the others, at most ``--nanguard-deadline`` seconds.
 
         Args:
-            settings: equal on all ranks, or nobody starts.
-            declined: patch groups that are missing here; a rank that misses others cannot take part alike.
+            settings: must be equal on all ranks.
+            declined: patch groups that are missing here, which must be the same on all ranks as well.
         """
         mine = Declaration(True, __version__, settings.digest(), ", ".join(sorted(declined)))
         run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
         return self._handshake().agree(mine, run_id, settings.deadline)
 
-    def electorate(self) -> VotingRanks:
-        """The voters of the next optimizer that this rank builds, with this rank registered."""
-        self._optimizers += 1
-        electorate = VotingRanks(self.store(f"optimizer/{self._optimizers}"), self.ranks, self.rank)
-        electorate.register()
-        return electorate
+    def voting_ranks(self) -> VotingRanks:
+        """The ranks that vote on the next optimizer this rank builds; this rank is registered among them."""
+        self._num_optimizers += 1
+        voting_ranks = VotingRanks(self.store(f"optimizer/{self._num_optimizers}"), self.ranks, self.rank)
+        voting_ranks.register()
+        return voting_ranks
 
     def store(self, purpose: str) -> Store:
         """The keys of one purpose."""
@@ -63,7 +63,7 @@ class RunHandshake:
         try:
             return int(self.store("first").add(what, 1)) == 1
         except RuntimeError:
-            return True  # the store is gone at the end of a run: better said twice than not at all
+            return True  # the store is gone at the end of a run: better logged twice than not at all
 
     def _handshake(self) -> Handshake:
         return Handshake(self.store("handshake"), self.ranks, self.rank)

@@ -1,7 +1,6 @@
-"""One alarm from first to last: signal, exchange, files. Nothing else knows the order."""
+"""One alarm from first to last; `stages.py` holds the order of what happens."""
 
-from megatron_nanguard.incident.setting import Setting
-from megatron_nanguard.incident.signal import Alarm
+from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.stages import handle
 
-__all__ = ["Alarm", "Setting", "handle"]
+__all__ = ["Alarm", "handle"]

@@ -1,4 +1,4 @@
-"""The accused call again: on this rank, on a peer, in higher precision; and saved so that anybody can run it."""
+"""The suspect call once more: on this rank, on a peer, in higher precision; and saved so that anybody can run it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, uncaught
 from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
 from megatron_nanguard.arbitration.repetition import arbitrate
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
 from megatron_nanguard.records.arbitration import NOT_TRIED, Arbitration
 from megatron_nanguard.records.bundle import SavedCall
@@ -55,7 +55,7 @@ NOBODY = Roles(None, None)
 
 
 def send_first(calls: Sequence[CaughtCall], roles: Roles, rank: int, directory: Path) -> None:
-    """Hand the asker's first call to the peer, whose wait has begun: before anything else that may take this rank long.
+    """Hand the asker's first call to the peer, which waits for it already: first, since what follows may take long.
 
     Args:
         rank: this one.
@@ -70,19 +70,22 @@ def _can_ask(calls: Sequence[CaughtCall], roles: Roles, rank: int) -> bool:
 
 
 def arbitrate_all(
-    subject: GuardedOptimizer, calls: Sequence[CaughtCall], roles: Roles, directory: Path, deadline: float, saves: bool
+    guarded: GuardedOptimizer, calls: Sequence[CaughtCall], roles: Roles, directory: Path, deadline: float, saves: bool
 ) -> tuple[Arbitration, ...]:
-    """Judge this rank's calls; the asker's first one, sent before, on a peer too, and saved as the incident's bundle.
+    """Make this rank's suspect calls again.
+
+    The first call of the asker was sent before: it is made on a peer too, and saved as the bundle of the incident.
 
     Args:
+        calls: one per origin.
         directory: of the incident.
-        deadline: of the stage; no call is begun after half of it.
-        saves: the user lets the call's inputs be written.
+        deadline: seconds of the stage; no call is begun after half of it.
+        saves: the user lets the inputs of calls be written.
     """
-    rank, seconds = subject.coordinates.rank, min(deadline, PEER_SECONDS)
+    rank, seconds = guarded.coordinates.rank, min(deadline, PEER_SECONDS)
     end = time.monotonic() + deadline / 2
     if rank == roles.peer and roles.asker is not None and saves:
-        answer(directory, roles.asker, rank, subject.torch_device, seconds)
+        answer(directory, roles.asker, rank, guarded.torch_device, seconds)
     found = []
     for number, call in enumerate(calls):
         if time.monotonic() > end and not call.saved.why_not:
@@ -93,15 +96,16 @@ def arbitrate_all(
             write_bundle(directory / BUNDLE_NAME, call)
         can_ask = is_first and saves and _can_ask((call,), roles, rank)
         peer = receive(directory, rank, seconds) if can_ask else NOT_TRIED
-        alike = None if isinstance(peer, str) else is_alike(peer, subject.torch_device)
+        alike = None if isinstance(peer, str) else is_alike(peer, guarded.torch_device)
         found.append(replace(arbitrate(call, peer=peer), peer_is_alike=alike))
     return tuple(found)
 
 
 def without_call(incident: Incident) -> CaughtCall | None:
-    """What stands in the bundle of a step that was run again and accuses no call of a rank; None where one is accused.
+    """What the bundle says of a step that was run again, where no rank has a suspect call; None where one has.
 
-    A transfer is found spoiled only when the traces of its members are joined; what did not come back has no origin.
+    There are two such cases: a spoiled transfer, which is found only when the traces of its members are joined, and a
+    fault that did not come back or has no operator as its origin.
     """
     first = incident.origin[0] if incident.origin else None
     if not incident.replay.done or (first is not None and first.kind is not OriginKind.COMMUNICATION):

@@ -1,6 +1,6 @@
-"""The step itself, saved to be run again in another job: last of all, for it is the largest and explains the least.
+"""The step itself, saved to be run again in another job. Last of all: it takes the most time and explains the least.
 
-capture/rank00005.json          digests of the micro-batches and of the accused call; beside it, where asked for,
+capture/rank00005.json          digests of the micro-batches and of the suspect call; beside it, where asked for,
 capture/rank00005.safetensors   micro-batches and random states (step), weights, buffers and optimizer (full)
 """
 
@@ -61,19 +61,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Capturer:
-    """Writes one rank's part of a step. An extra: what fails here costs its file and a line in the log, nothing else.
+    """Writes one rank's part of a step. What fails here costs its file and a line in the log, nothing else.
 
     Args:
-        run: where it is written.
-        incident: directory of the incident in it.
-        deadline: seconds, beyond what writing may take.
+        run: directory of the run.
+        incident: directory of the incident, relative to the run.
+        device: on which the voters exchange.
     """
 
     voters: Voters
     run: RunDirectory
     incident: str
     watchdog: Watchdog
-    deadline: float
     device: torch.device
 
     def capture(self, collector: Collector) -> None:
@@ -81,7 +80,7 @@ class Capturer:
 
         Collective: all voters, where tensors are asked for.
         """
-        self.watchdog.stage("capture", self.deadline)
+        self.watchdog.stage("capture")
         captured = None
         with Shield()("incident, capture"):
             captured = collector.collect()
@@ -103,7 +102,7 @@ class Capturer:
                 mine = (captured.num_bytes, free_bytes(self.run.path))
         sizes, free = zip(*exchange(mine, self.voters, self.device), strict=True)
         size = Size(sum(sizes), max(sizes), min(free))
-        self.watchdog.stage("capture", self.deadline + size.seconds)
+        self.watchdog.stage("capture", seconds=size.seconds)
         why_not = size.why_not(level)
         if why_not and dist.get_rank() == self.voters.ranks[0]:
             log.error("%s: digests alone are written", why_not)

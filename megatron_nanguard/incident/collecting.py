@@ -1,4 +1,4 @@
-"""What a rank has to save of a step: by name, still in place, nothing copied."""
+"""Collects what a rank saves of a step: tensors by name, which stay where they are until they are written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.capture import Captured, random_states, without_tensors
 from megatron_nanguard.capture.leaves import Batcher
 from megatron_nanguard.capture.model_state import gradients_by_name, live_state, norms_by_name, split
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
@@ -21,12 +21,12 @@ from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.settings import SAVES_STEP
 
 
-def first_gradients(subject: GuardedOptimizer) -> dict[str, str]:
+def first_gradients(guarded: GuardedOptimizer) -> dict[str, str]:
     """Digest of each gradient, to be taken before a replay writes over them.
 
     Sync: one host read per parameter.
     """
-    return named_digests(gradients_by_name(subject.names))
+    return named_digests(gradients_by_name(guarded.names))
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Collector:
     Args:
         optimizer: the outermost one.
         level: of --nanguard-capture, not "none".
-        calls: the accused ones of this rank.
+        calls: the suspect ones of this rank.
         gradients: what `first_gradients` gave.
         why_no_replay: why the step could not be run again here either; empty when it could.
     """
 
-    subject: GuardedOptimizer
+    guarded: GuardedOptimizer
     optimizer: MegatronOptimizer
     level: str
     calls: Sequence[CaughtCall]
@@ -53,8 +53,8 @@ class Collector:
 
         Sync: host reads for the digests.
         """
-        subject = self.subject
-        call = None if subject.recorder is None else subject.recorder.call
+        guarded, step = self.guarded, self.guarded.step
+        call = None if step.recorder is None else step.recorder.call
         batcher = Batcher(keeps_text=self.level in SAVES_STEP)
         of_calls = {
             f"call/{number}/{name}": tensor
@@ -62,9 +62,9 @@ class Collector:
             for name, tensor in (call_.full or call_.tensors).items()
         }
         record = CaptureFile(
-            step=subject.step,
-            coordinates=subject.coordinates,
-            sizes=subject.sizes,
+            step=step.number,
+            coordinates=guarded.coordinates,
+            sizes=guarded.sizes,
             level="ids",
             num_microbatches=0 if call is None else call.num_microbatches,
             batch=CapturedBatch() if call is None else _batch(call, batcher),
@@ -86,13 +86,13 @@ class Collector:
             level="step",
             random=random,
             gradients=dict(self.gradients),
-            norms=norms_by_name(self.subject.before.taken(), self.subject.names),
+            norms=norms_by_name(self.guarded.step.before.taken(), self.guarded.names),
         )
         tensors = {**batch, **of_random}
         if self.level == "step":
             return Captured(record, tensors)
         at_entry = {(one.module, one.name): one.content for one in call.snapshot.buffers}
-        state, lost = split(live_state(self.subject.chunks, self.subject.names, self.optimizer, at_entry))
+        state, lost = split(live_state(self.guarded.chunks, self.guarded.names, self.optimizer, at_entry))
         record = replace(record, level="full", numbers=numbers(self.optimizer), left_out=(*record.left_out, *lost))
         return Captured(record, {**tensors, **state})
 

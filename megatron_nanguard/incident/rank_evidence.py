@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
 from megatron_nanguard.records.parameters import ParameterEntry, layer_of
@@ -44,21 +44,21 @@ NOTHING = RankEvidence(
 """What a rank says whose own evidence could not be collected."""
 
 
-def collect(subject: GuardedOptimizer, limit: float) -> RankEvidence:
+def collect(guarded: GuardedOptimizer, limit: float) -> RankEvidence:
     """Read the norms, count elements where that is possible, and decide whether a suspicion holds.
 
     Args:
-        subject: the optimizer whose step raised the alarm.
+        guarded: the optimizer whose step raised the alarm.
         limit: sum of squares above which a norm is suspicious.
     Sync: several host reads; only on an alarm.
     """
-    reduced_norm, reduced = _reduced(subject)
+    reduced_norm, reduced = _reduced(guarded)
     bad_after = tuple(one for one in reduced if one.pattern != "finite")
-    local_norm, local, suspects = _local(subject, {one.name for one in bad_after})
-    microbatches = tuple(Microbatch(i, *seen) for i, seen in enumerate(subject.losses.read()))
+    local_norm, local, suspects = _local(guarded, {one.name for one in bad_after})
+    microbatches = tuple(Microbatch(i, *seen) for i, seen in enumerate(guarded.step.losses.read()))
     return RankEvidence(
-        local=LocalGradients(local_norm, local, by_layer(local), 0, norm_by_layer(subject)),
-        reduced=ReducedState(reduced_norm, len(subject.after.pieces), tuple(reduced), 0),
+        local=LocalGradients(local_norm, local, by_layer(local), 0, norm_by_layer(guarded)),
+        reduced=ReducedState(reduced_norm, len(guarded.step.after.pieces), tuple(reduced), 0),
         microbatches=microbatches,
         suspicious_before=_is_suspicious(local_norm, limit),
         suspicious_after=_is_suspicious(reduced_norm, limit),
@@ -73,15 +73,15 @@ def by_layer(parameters: Sequence[BadParameter]) -> dict[str, int]:
     return dict(Counter(layer_of(parameter.name) for parameter in parameters))
 
 
-def norm_by_layer(subject: GuardedOptimizer) -> dict[str, float | None]:
+def norm_by_layer(guarded: GuardedOptimizer) -> dict[str, float | None]:
     """Norm of every layer before the reduction, in the order of the model; nothing where buckets were taken whole."""
-    if not subject.before.per_parameter:
+    if not guarded.step.before.per_parameter:
         return {}
     norms: dict[str, list[float]] = defaultdict(list)
-    for bucket in subject.before.taken():
+    for bucket in guarded.step.before.taken():
         for param, norm in zip(bucket.params, bucket.norms.tolist(), strict=True):
-            norms[layer_of(subject.names.entry(param).name)].append(norm)
-    layers = dict.fromkeys(layer_of(entry.name) for entry in subject.names.entries)
+            norms[layer_of(guarded.names.entry(param).name)].append(norm)
+    layers = dict.fromkeys(layer_of(entry.name) for entry in guarded.names.entries)
     return {layer: _rounded(_root(norms[layer])) if norms[layer] else None for layer in layers}
 
 
@@ -89,26 +89,26 @@ def _rounded(norm: float) -> float:
     return float(f"{norm:.{NORM_DIGITS}g}")
 
 
-def _reduced(subject: GuardedOptimizer) -> tuple[float | None, list[BadParameter]]:
-    norms = subject.after.norms
+def _reduced(guarded: GuardedOptimizer) -> tuple[float | None, list[BadParameter]]:
+    norms = guarded.step.after.norms
     if norms is None:
         return None, []
-    return _root(norms.tolist()), count_nonfinite(subject.names, subject.after.pieces)
+    return _root(norms.tolist()), count_nonfinite(guarded.names, guarded.step.after.pieces)
 
 
-def _local(subject: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
+def _local(guarded: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
     """Norm of the rank, its bad parameters, and whether a bucket is bad whose parameters cannot be told apart.
 
     A count is taken after the reduction. It says something of a parameter only if that was not finite before it.
     """
-    counted = {one.name: one for one in _counted(subject)}
+    counted = {one.name: one for one in _counted(guarded)}
     found: list[BadParameter] = []
     norms: list[float] = []
     undivided = False
-    for bucket in subject.before.taken():
+    for bucket in guarded.step.before.taken():
         values = bucket.norms.tolist()
         norms += values
-        entries = [subject.names.entry(param) for param in bucket.params]
+        entries = [guarded.names.entry(param) for param in bucket.params]
         counts = [counted.pop(entry.name, None) for entry in entries]
         if len(values) == len(entries):
             found += [
@@ -120,7 +120,7 @@ def _local(subject: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None
             found += filter(None, counts)
             undivided |= math.isnan(values[0]) or any(entry.name in bad_after for entry in entries)
     found += counted.values()
-    order = {entry.name: entry.id for entry in subject.names.entries}
+    order = {entry.name: entry.id for entry in guarded.names.entries}
     return (_root(norms) if norms else None), tuple(sorted(found, key=lambda one: order[one.name])), undivided
 
 
@@ -129,10 +129,10 @@ def _uncounted(entry: ParameterEntry) -> BadParameter:
     return BadParameter(entry.name, entry.local_name, entry.shape, None, "finite", None, None, None, None)
 
 
-def _counted(subject: GuardedOptimizer) -> list[BadParameter]:
-    if subject.before.forced_all_reduce:
+def _counted(guarded: GuardedOptimizer) -> list[BadParameter]:
+    if guarded.step.before.forced_all_reduce:
         return []
-    return count_nonfinite(subject.names, surviving_local_pieces(subject.chunks))
+    return count_nonfinite(guarded.names, surviving_local_pieces(guarded.chunks))
 
 
 def _judge(parameter: BadParameter, norm: float, is_bad_after: bool) -> BadParameter:

@@ -1,31 +1,47 @@
-"""The post-mortem of this rank: on disk from the first stage on, and again with what each stage adds to it."""
+"""The post-mortem of this rank: on disk from the first stage on, and rewritten with what each stage adds to it."""
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import replace
 from typing import Any
 
-from megatron_nanguard.incident.setting import Setting
-from megatron_nanguard.records.postmortem import Postmortem
+from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.incident.alarm import Alarm
+from megatron_nanguard.incident.rank_evidence import RankEvidence, host_norm
+from megatron_nanguard.megatron_api import host_program, optimizers
+from megatron_nanguard.patching import Shield
+from megatron_nanguard.postmortem.run_directory import RunDirectory
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
+from megatron_nanguard.sentinel import Flag
+
+NO_RNG = RngDigests("", "", "", "", {})
 
 
 class RankFile:
-    """Written before the next thing that can fail; a fault while writing is one of ours, and training goes on.
+    """The file of this rank in the directory of an incident.
+
+    Every version is written before the next thing that can fail. A fault while writing is one of the guard's own, and
+    training goes on.
 
     Args:
-        incident: its directory, relative to the run.
+        run: directory of the run.
+        incident: directory of the incident, relative to the run.
+        shield: keeps a fault of ours out of training.
     Attributes:
-        postmortem: as it stands; None where the signal could not be put together.
+        postmortem: as last written; None where its first version could not be made.
     """
 
-    def __init__(self, setting: Setting, incident: str) -> None:
-        self._setting, self._incident = setting, incident
+    def __init__(self, run: RunDirectory, incident: str, shield: Shield) -> None:
+        self._run, self._incident, self._shield = run, incident, shield
         self.postmortem: Postmortem | None = None
 
     def begin(self, postmortem: Postmortem) -> None:
-        """Write what this rank knows alone. Not shielded: its maker is."""
+        """Write the first version, what this rank knows alone. The caller shields it."""
         self.postmortem = postmortem
-        self._setting.run.write_postmortem(self._incident, postmortem)
+        self._run.write_postmortem(self._incident, postmortem)
 
     def add(self, stage: str, **known: Any) -> None:
         """Write it again with what a stage found.
@@ -35,6 +51,85 @@ class RankFile:
         """
         if self.postmortem is None:
             return
-        with self._setting.shield(f"incident, {stage}"):
+        with self._shield(f"incident, {stage}"):
             self.postmortem = replace(self.postmortem, **known)
-            self._setting.run.write_postmortem(self._incident, self.postmortem)
+            self._run.write_postmortem(self._incident, self.postmortem)
+
+
+def first_postmortem(
+    guarded: GuardedOptimizer, alarm: Alarm, evidence: RankEvidence, run_id: str, policy: str, fault: str | None
+) -> Postmortem:
+    """This rank's post-mortem as far as it is known without the others.
+
+    Args:
+        policy: as the user asked.
+        fault: of the guard's own on this rank, if there was one.
+    Sync: a few host reads.
+    """
+    step = guarded.step
+    norm = host_norm(step.norms[-1]) if alarm.has(Flag.DEAD_STEP) and step.norms else None
+    return Postmortem(
+        run_id=run_id,
+        step=step.number,
+        kind=kind_alone(evidence),
+        phase="signal",
+        coordinates=guarded.coordinates,
+        sizes=guarded.sizes,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device=guarded.device.facts(),
+        microbatches=evidence.microbatches,
+        local=evidence.local,
+        reduced=evidence.reduced,
+        grad_norm=norm,
+        clip_coefficient=guarded.clip_coefficient(norm),
+        loss_scale=optimizers.loss_scale(alarm.optimizer),
+        scaler=_scaler(guarded, alarm),
+        rng=step.rng.digests() if step.rng else NO_RNG,
+        flags=Flags(
+            local=evidence.bad_before,
+            reduced=evidence.bad_after,
+            loss=evidence.bad_loss,
+            own_fault=fault is not None,
+            dead_step=alarm.has(Flag.DEAD_STEP),
+        ),
+        ranks=None,
+        groups=(),
+        policy=policy,
+        versions=host_program.versions(),
+        notes=tuple(_notes(guarded, alarm, fault)),
+    )
+
+
+def _notes(guarded: GuardedOptimizer, alarm: Alarm, fault: str | None) -> list[str]:
+    notes: list[str] = [phrase("a fault of the guard's own on this rank: {fault}", fault=fault)] if fault else []
+    if alarm.has(Flag.DEAD_STEP):
+        notes.append(phrase("the step before this one was applied although its gradient norm was not finite"))
+    if not guarded.step.before.per_parameter:
+        notes.append(
+            phrase("one norm per bucket was taken (--nanguard-norms bucket): parameters are named only where counted")
+        )
+    return notes
+
+
+def _scaler(guarded: GuardedOptimizer, alarm: Alarm) -> ScalerState | None:
+    """State of a dynamic loss scaler before this step, which is counted already."""
+    if not optimizers.is_dynamic(alarm.optimizer):
+        return None
+    in_search, skips = guarded.tally.before
+    return ScalerState(
+        in_search=in_search,
+        just_raised=not in_search and alarm.has(Flag.RAISED_SCALE),
+        skips_in_a_row=skips,
+    )
+
+
+def kind_alone(evidence: RankEvidence) -> Kind:
+    """The kind of incident as far as this rank knows alone."""
+    if evidence.bad_before:
+        return Kind.GRADIENT_BEFORE_REDUCTION
+    if evidence.bad_after:
+        return Kind.GRADIENT_AFTER_REDUCTION
+    if evidence.bad_loss:
+        return Kind.LOSS
+    return Kind.NORM_OVERFLOW if evidence.suspicious_before or evidence.suspicious_after else Kind.DEAD_STEP

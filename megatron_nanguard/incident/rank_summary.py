@@ -1,4 +1,7 @@
-"""What one rank tells all others about an alarm: a fixed number of integers."""
+"""The exchange of an incident: each rank sends one row of integers, and all conclude the same from the rows.
+
+The outcome is the kind of incident and the sets of bad ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
 from megatron_nanguard.incident.rank_evidence import RankEvidence
-from megatron_nanguard.records.coordinates import Coordinates
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
+from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.postmortem import Kind, RankSets
+from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.topology.rank_sets import describe
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class RankSummary:
     def of(
         cls, place: Coordinates, seen: RankEvidence, *, is_dead_step: bool, has_own_fault: bool, can_replay: bool
     ) -> RankSummary:
-        """What this rank has to tell."""
+        """The row of this rank."""
         return cls(
             rank=place.rank,
             tp=place.tp,
@@ -70,10 +77,77 @@ class RankSummary:
 
     @classmethod
     def from_ints(cls, row: Sequence[int]) -> RankSummary:
-        """The way back."""
+        """A row that was received."""
         assert len(row) == len(fields(cls))
         return cls(*row)
 
     @property
     def coordinates(self) -> Coordinates:
         return Coordinates(self.rank, self.tp, self.cp, self.ep, self.dp, self.pp, self.expert_tp, self.expert_dp)
+
+
+@dataclass(frozen=True)
+class ExchangeOutcome:
+    """What all ranks conclude from the exchange; the same on every rank.
+
+    Attributes:
+        ranks: bad before the reduction, bad only after it, clean.
+        groups: the first set as products of axes; infected_groups: the second.
+        notes: what the summaries say besides.
+        cannot_replay: ranks that cannot run the step again.
+        has_bad_copy: somewhere a model weight is bad and the main parameter it is a copy of is not.
+    """
+
+    kind: Kind
+    ranks: RankSets
+    groups: tuple[RankGroup, ...]
+    infected_groups: tuple[RankGroup, ...]
+    notes: tuple[str, ...]
+    cannot_replay: tuple[int, ...] = ()
+    has_bad_copy: bool = False
+
+    @property
+    def all_can_replay(self) -> bool:
+        """Every rank can run the step again."""
+        return not self.cannot_replay
+
+
+def conclude(summaries: Sequence[RankSummary], sizes: ParallelSizes) -> ExchangeOutcome:
+    """Sort the ranks. A loss counts as bad before; suspicion counts only where no element is bad anywhere."""
+    kind = _kind(summaries)
+    before, after = _sets(kind, summaries)
+    places = {one.rank: one.coordinates for one in summaries}
+    clean = tuple(one.rank for one in summaries if one.rank not in before and one.rank not in after)
+    faulty = [one.rank for one in summaries if one.own_fault]
+    note = phrase("the guard itself failed on {ranks}; what is said there is incomplete", ranks=name_ranks(faulty))
+    return ExchangeOutcome(
+        kind,
+        RankSets(tuple(sorted(before)), tuple(sorted(after)), clean),
+        describe(before, places, sizes) if before else (),
+        describe(after, places, sizes) if after else (),
+        (note,) if faulty else (),
+        tuple(one.rank for one in summaries if one.own_fault or not one.can_replay),
+    )
+
+
+def _kind(summaries: Sequence[RankSummary]) -> Kind:
+    if any(one.bad_before for one in summaries):
+        return Kind.GRADIENT_BEFORE_REDUCTION
+    if any(one.bad_after for one in summaries):
+        return Kind.GRADIENT_AFTER_REDUCTION
+    if any(one.bad_loss for one in summaries):
+        return Kind.LOSS
+    if any(one.suspicious_before or one.suspicious_after for one in summaries):
+        return Kind.NORM_OVERFLOW
+    return Kind.DEAD_STEP
+
+
+def _sets(kind: Kind, summaries: Sequence[RankSummary]) -> tuple[set[int], set[int]]:
+    if kind is Kind.NORM_OVERFLOW:
+        before = {r.rank for r in summaries if r.suspicious_before}
+        after = {r.rank for r in summaries if r.suspicious_after}
+    else:
+        counts_loss = kind is not Kind.GRADIENT_AFTER_REDUCTION
+        before = {r.rank for r in summaries if r.bad_before or (counts_loss and r.bad_loss)}
+        after = {r.rank for r in summaries if r.bad_after}
+    return before, after - before

@@ -66,7 +66,7 @@ def raise_before_the_reduction() -> None:
 
 def raise_in_names() -> None:
     """Names and place cannot be read off the model."""
-    from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+    from megatron_nanguard.guarded_run import GuardedOptimizer
 
     GuardedOptimizer.learn = _raising  # type: ignore[method-assign, assignment]
 
@@ -87,9 +87,9 @@ def raise_when_the_step_opens() -> None:
 
 def raise_in_the_flags() -> None:
     """The last local work before the vote raises."""
-    from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+    from megatron_nanguard.guarded_run.guarded_step import GuardedStep
 
-    GuardedOptimizer.suspicions = _raising_at_bad_step(GuardedOptimizer.suspicions)  # type: ignore[method-assign]
+    GuardedStep.suspicions = _raising_at_bad_step(GuardedStep.suspicions)  # type: ignore[method-assign]
 
 
 def raise_in_the_signal() -> None:
@@ -131,9 +131,9 @@ def run_out_of_memory_when_traced() -> None:
 
 def run_out_of_memory_when_checked() -> None:
     """The check of an overflow far below the loss scale asks for more than there is."""
-    from megatron_nanguard.incident import checking
+    from megatron_nanguard.incident.replaying import passes
 
-    checking.lower_scale = _out_of_memory
+    passes.lower_scale = _out_of_memory
 
 
 def take_data_that_cannot_be_copied() -> None:
@@ -180,7 +180,7 @@ def take_data_from_a_feed() -> None:
 
 def die_while_merging() -> None:
     """The rank that merges the files is killed while its peers wait for the end of it."""
-    from megatron_nanguard.incident.files import MergedFile
+    from megatron_nanguard.incident.merged_file import MergedFile
 
     MergedFile.complete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 

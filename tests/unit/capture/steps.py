@@ -13,10 +13,10 @@ from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run import RunHandshake
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector, first_gradients
+from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import Trainer
@@ -25,25 +25,27 @@ TWO = (torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]))
 INCIDENT = "incidents/step_00000001"
 
 
-def guarded(made: Trainer, number: int) -> GuardedOptimizer:
+def guard_optimizer(made: Trainer, number: int) -> GuardedOptimizer:
     """The trainer's optimizer under guard.
 
     Args:
-        number: of the meeting; each needs its own.
+        number: of the handshake; each needs its own.
     """
-    subject = GuardedOptimizer(made.optimizer, [made.ddp], RunHandshake((0,), number).electorate(), Settings(on=True))
-    subject.learn()
-    return subject
+    guarded = GuardedOptimizer(
+        made.optimizer, [made.ddp], RunHandshake((0,), number).voting_ranks(), Settings(on=True), Shield()
+    )
+    guarded.learn()
+    return guarded
 
 
-def run_step(made: Trainer, subject: GuardedOptimizer, inputs: Sequence[Tensor] = TWO, **changes: Any) -> None:
-    """One pass that the subject sees: recorded, with norms before the reduction."""
+def run_step(made: Trainer, guarded: GuardedOptimizer, inputs: Sequence[Tensor] = TWO, **changes: Any) -> None:
+    """One pass that the guard sees: recorded, with norms before the reduction."""
     from megatron.core.pipeline_parallel import schedules
 
     original = schedules.forward_backward_no_pipelining
 
     def recorded(**kwargs: Any) -> Any:
-        return original(**subject.open(original, kwargs))
+        return original(**guarded.step.open(original, kwargs))
 
     schedules.forward_backward_no_pipelining = recorded
     try:
@@ -51,11 +53,11 @@ def run_step(made: Trainer, subject: GuardedOptimizer, inputs: Sequence[Tensor] 
     finally:
         schedules.forward_backward_no_pipelining = original
     for group in made.ddp.bucket_groups:
-        subject.before.look(group, False)
+        guarded.step.before.look(group, False)
 
 
 def capture(
-    subject: GuardedOptimizer,
+    guarded: GuardedOptimizer,
     level: str,
     root: Path,
     *,
@@ -65,17 +67,17 @@ def capture(
     world_size: int = 1,
     run: RunDirectory | None = None,
 ) -> Path:
-    """Capture the step that the subject has seen; the directory of the incident.
+    """Capture the step that the guard has seen; the directory of the incident.
 
     Args:
         world_size: ranks of the incident, by the watchdog.
         run: under the root; a fresh one if None.
     """
     run = run or RunDirectory(root, "run-1", lambda said: None)
-    collector = Collector(subject, subject.optimizer, level, calls, first_gradients(subject), why_no_replay)
+    collector = Collector(guarded, guarded.optimizer, level, calls, first_gradients(guarded), why_no_replay)
     before_writing()
-    watchdog = Watchdog(own_client(f"capture {root}"), 0, world_size, lambda code: None)
-    Capturer(Voters((0,), None), run, INCIDENT, watchdog, 30.0, subject.torch_device).capture(collector)
+    watchdog = Watchdog(own_client(f"capture {root}"), 0, world_size, 30.0, 0.0, lambda code: None)
+    Capturer(Voters((0,), None), run, INCIDENT, watchdog, guarded.torch_device).capture(collector)
     incident = run.path / INCIDENT
     if incident.is_dir():
         (incident / "incident.json").write_text("{}")

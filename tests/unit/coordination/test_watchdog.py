@@ -29,14 +29,15 @@ class Leaving:
 
 
 def watchdog(store: Any, leave: Leaving, rank: int = 5, world_size: int = 8) -> Watchdog:
-    return Watchdog(store, rank, world_size, leave)
+    """With a deadline of 0 seconds, and healthy steps of half a second."""
+    return Watchdog(store, rank, world_size, 0.0, 0.5, leave)
 
 
 def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
     leave, mine = Leaving(), store(5)
     with watchdog(mine, leave) as dog:
-        dog.stage("signal", 20.0)
-        dog.stage("files", 20.0)
+        dog.stage("signal", seconds=20.0)
+        dog.stage("files", seconds=20.0)
         time.sleep(0.5)
     assert leave.codes == []
     assert not mine.check([FAILED])
@@ -47,7 +48,7 @@ def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
 def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(store: Clients, log: Log) -> None:
     leave, mine = Leaving(), store(5)
     with watchdog(mine, leave) as dog:
-        dog.stage("exchange", 0.3)
+        dog.stage("exchange", seconds=0.3)
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
     assert mine.get(FAILED) == b"rank 5 waited too long in stage exchange"
@@ -59,16 +60,27 @@ def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(sto
 def test_a_new_stage_has_time_of_its_own(store: Clients) -> None:
     leave = Leaving()
     with watchdog(store(5), leave) as dog:
-        dog.stage("signal", 0.5)
-        dog.stage("exchange", 20.0)
+        dog.stage("signal", seconds=0.5)
+        dog.stage("exchange", seconds=20.0)
         time.sleep(1.0)
     assert leave.codes == []
+
+
+def test_a_stage_that_runs_the_step_again_may_take_longer_by_healthy_steps(store: Clients) -> None:
+    leave = Leaving()
+    with watchdog(store(5), leave) as dog:
+        dog.stage("plain replay", healthy_steps=40)
+        time.sleep(1.0)
+        assert leave.codes == []
+        dog.stage("plain replay", healthy_steps=1)
+        assert leave.left.wait(10)
+    assert leave.codes == [EXIT_CODE]
 
 
 def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(store: Clients, log: Log) -> None:
     leave = Leaving()
     with watchdog(store(5), leave) as dog:
-        dog.stage("exchange", 600.0)
+        dog.stage("exchange", seconds=600.0)
         store(3).set(FAILED, "rank 3, stage exchange: out of memory")
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
@@ -80,7 +92,7 @@ def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(store: Clien
 def test_a_body_that_fails_tells_the_others_and_leaves(store: Clients, log: Log) -> None:
     leave, mine = Leaving(), store(5)
     with pytest.raises(ValueError, match="row"), watchdog(mine, leave) as dog:
-        dog.stage("exchange", 600.0)
+        dog.stage("exchange", seconds=600.0)
         raise ValueError("a row is too short")
     # The recorder comes back where the process would have ended.
     assert leave.codes == [EXIT_CODE]
@@ -106,7 +118,7 @@ def test_all_ranks_of_an_incident_wait_for_the_last_one(store: Clients) -> None:
 def test_a_rank_that_waits_for_one_that_is_gone_leaves_by_its_deadline(store: Clients) -> None:
     leave = Leaving()
     with watchdog(store(0), leave, 0, world_size=2) as dog:
-        dog.stage("capture", 0.5)
+        dog.stage("capture", seconds=0.5)
         threading.Thread(target=dog.wait_for_all, args=("capture 2",), daemon=True).start()
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
@@ -133,7 +145,7 @@ class GoneStore:
 def test_without_the_store_the_rank_leaves_too(log: Log) -> None:
     leave = Leaving()
     with watchdog(GoneStore(), leave) as dog:
-        dog.stage("exchange", 600.0)
+        dog.stage("exchange", seconds=600.0)
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
     assert log.messages == ["rank 5 leaves an incident in stage 'exchange': the rendezvous store is gone (Broken pipe)"]
@@ -146,8 +158,8 @@ import torch.distributed as dist
 from megatron_nanguard.coordination.watchdog import Watchdog
 def stuck_here():
     time.sleep(60)
-with Watchdog(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), 0, 1) as dog:
-    dog.stage("exchange", 0.1)
+with Watchdog(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), 0, 1, 0.1, 0.0) as dog:
+    dog.stage("exchange")
     stuck_here()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)

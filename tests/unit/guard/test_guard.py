@@ -13,8 +13,8 @@ import torch
 
 from megatron_nanguard.guard import guard as guard_module
 from megatron_nanguard.guard import step_decisions
-from megatron_nanguard.guarded_run import guarded_run, run_handshake
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer, guarded_run, run_handshake
+from megatron_nanguard.guarded_run.guarded_step import GuardedStep
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.patch_points import POINTS
 from megatron_nanguard.patching import PointState, Target
@@ -255,7 +255,7 @@ def test_a_skip_beyond_the_budget_is_an_abort(install: Install, left: list[int])
 def test_a_trainer_that_takes_a_skip_for_fatal_gets_an_abort_instead(
     install: Install, left: list[int], monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
-    monkeypatch.setattr(guard_module.host_program, "trainer_tolerates_skips", lambda: False)
+    monkeypatch.setattr(guarded_run.host_program, "trainer_tolerates_skips", lambda: False)
     install()
     assert "this trainer takes a skipped step for a fatal error: policy abort instead of skip" in log.messages
     made = trainer()
@@ -313,7 +313,7 @@ def test_passes_that_are_never_seen_are_told_of_once(install: Install, log: Log)
 def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(install: Install, tmp_path: Path) -> None:
     found, made = install(), trainer()
     step(made)
-    found.guard.norm_known(made.optimizer, math.inf)
+    found.hooks["get_grad_norm"](made.optimizer, math.inf)
     assert not step(made)
     incident = load_incident(tmp_path).incident
     assert (incident.step, incident.kind) == (2, Kind.DEAD_STEP)
@@ -322,8 +322,8 @@ def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(inst
 
 def test_an_optimizer_built_past_the_factory_is_guarded_with_its_chunk(install: Install) -> None:
     found, made = install(), trainer()
-    assert found.guard.wards is not None
-    found.guard.wards.dismiss()
+    assert found.guard.steps is not None
+    found.guard.steps.optimizers.dismiss()
     assert not step(made, nan_in(made))
     assert found.counts() == (1, 1, 1)
 
@@ -348,15 +348,15 @@ def test_a_fault_of_ours_switches_the_guard_off_and_megatrons_check_on(
     assert found.counts()[0] == 2
 
 
-@pytest.mark.parametrize("where", ["learn", "open"])
+@pytest.mark.parametrize(("of", "where"), [(GuardedOptimizer, "learn"), (GuardedStep, "open")])
 def test_a_fault_in_names_or_at_the_start_of_a_step_does_not_hurt_training(
-    install: Install, monkeypatch: pytest.MonkeyPatch, where: str
+    install: Install, monkeypatch: pytest.MonkeyPatch, of: type, where: str
 ) -> None:
     def broken(*args: Any) -> None:
         raise RuntimeError("broken")
 
     found = install()
-    monkeypatch.setattr(GuardedOptimizer, where, broken)
+    monkeypatch.setattr(of, where, broken)
     made = trainer()
     assert step(made)
     assert not found.guard.active

@@ -1,5 +1,5 @@
 """One optimizer of one rank of real Megatron under guard, for every test of the room."""
 
-from tests.unit.guarded_run.watched import meeting, watch
+from tests.unit.guarded_run.watched import handshake, watch
 
-__all__ = ["meeting", "watch"]
+__all__ = ["handshake", "watch"]

@@ -54,9 +54,9 @@ def test_without_checkpoints_nothing_is_marked(monkeypatch: pytest.MonkeyPatch, 
 def test_a_drill_that_has_not_gone_off_is_unfired_with_the_reason() -> None:
     drilling, model = Drilling(SPEC, 0, 1), Chain()
     attach(drilling, model)
-    train(drilling.crews[0], model, 1)
+    train(drilling.planted[0], model, 1)
     assert drilling.unfired() == [f"{SPEC!r} never fired (its step or micro-batch never came)"]
-    train(drilling.crews[0], model, 2)
+    train(drilling.planted[0], model, 2)
     assert drilling.unfired() == []
 
 

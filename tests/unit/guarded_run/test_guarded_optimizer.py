@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from megatron_nanguard.guarded_run import RunHandshake
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
+from megatron_nanguard.patching import Shield
 from megatron_nanguard.replay import StepRecorder
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
@@ -22,67 +22,67 @@ def test_without_a_training_log_steps_are_counted_from_1(watch: Watch) -> None:
     watched = watch()
     steps = []
     for _ in range(3):
-        steps.append(watched.run().step)
-        watched.subject.close()
+        steps.append(watched.run().step.number)
+        watched.guarded.step.close()
     assert steps == [1, 2, 3]
 
 
 def test_a_pass_that_the_host_repeats_is_the_same_step_seen_afresh(watch: Watch) -> None:
     watched = watch()
     watched.run(before=lambda made: made.net.first.weight.main_grad.fill_(math.nan), inputs=[ONES, ONES])
-    subject = watched.run()
-    assert subject.step == 1
-    assert len(subject.losses.losses) == 1
-    assert all(math.isfinite(norm) for bucket in subject.before.taken() for norm in bucket.norms.tolist())
+    guarded = watched.run()
+    assert guarded.step.number == 1
+    assert len(guarded.step.losses.losses) == 1
+    assert all(math.isfinite(norm) for bucket in guarded.step.before.taken() for norm in bucket.norms.tolist())
 
 
 def test_only_bucket_groups_of_its_own_in_an_open_step_are_its_own(watch: Watch) -> None:
     watched, other = watch(), watch()
     (group,) = watched.trainer.ddp.bucket_groups
-    assert not watched.subject.holds(group)
+    assert not watched.guarded.step.holds(group)
     watched.run()
-    assert watched.subject.holds(group)
-    assert not watched.subject.holds(other.trainer.ddp.bucket_groups[0])
-    watched.subject.close()
-    assert not watched.subject.holds(group)
+    assert watched.guarded.step.holds(group)
+    assert not watched.guarded.step.holds(other.trainer.ddp.bucket_groups[0])
+    watched.guarded.step.close()
+    assert not watched.guarded.step.holds(group)
 
 
 def test_it_owns_its_chunks_by_identity(watch: Watch) -> None:
     watched, other = watch(), watch()
-    assert watched.subject.owns(watched.trainer.ddp)
-    assert not watched.subject.owns(other.trainer.ddp)
+    assert watched.guarded.owns(watched.trainer.ddp)
+    assert not watched.guarded.owns(other.trainer.ddp)
 
 
 def test_close_forgets_what_would_be_judged_again(watch: Watch) -> None:
-    subject = watch().run()
-    subject.norms.append(math.nan)
-    subject.close()
-    assert (subject.is_open, subject.rng, subject.norms) == (False, None, [])
+    guarded = watch().run()
+    guarded.step.norms.append(math.nan)
+    guarded.step.close()
+    assert (guarded.step.is_open, guarded.step.rng, guarded.step.norms) == (False, None, [])
 
 
 def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log: Log) -> None:
     watched = watch()
-    watched.subject.recorder = StepRecorder(watched.subject.chunks, watched.subject.device)
+    watched.guarded.step.recorder = StepRecorder(watched.guarded.chunks, watched.guarded.device)
     # The schedule gets no data iterator here, which the recorder does not know how to take.
-    subject = watched.run()
-    assert subject.recorder is None
-    assert subject.why_no_recorder == "the step cannot be recorded (recording the step: KeyError: 'data_iterator')"
-    assert len(subject.losses.losses) == 1
+    guarded = watched.run()
+    assert guarded.step.recorder is None
+    assert guarded.step.why_no_recorder == "the step cannot be recorded (recording the step: KeyError: 'data_iterator')"
+    assert len(guarded.step.losses.losses) == 1
     assert log.messages == ["a fault of nanguard's own in recording the step; training goes on without it"]
 
 
-def test_a_rank_whose_place_is_not_known_is_a_replica(meeting: RunHandshake) -> None:
+def test_a_rank_whose_place_is_not_known_is_a_replica(handshake: RunHandshake) -> None:
     made = trainer()
-    subject = GuardedOptimizer(made.optimizer, [made.ddp], meeting.electorate(), Settings(on=True))
-    assert subject.coordinates.label(subject.sizes) == "tp0pp0dp0"
-    assert subject.sizes.world == 1
+    guarded = GuardedOptimizer(made.optimizer, [made.ddp], handshake.voting_ranks(), Settings(on=True), Shield())
+    assert guarded.coordinates.label(guarded.sizes) == "tp0pp0dp0"
+    assert guarded.sizes.world == 1
 
 
 def test_suspicions_are_those_of_the_step(watch: Watch) -> None:
     watched = watch(fp16=True, initial_loss_scale=1.0, min_loss_scale=1.0, optimizer="adam")
-    subject = watched.run()
-    subject.norms.append(2.0)
-    seen = subject.suspicions(watched.trainer.optimizer)
+    guarded = watched.run()
+    guarded.step.norms.append(2.0)
+    seen = guarded.step.suspicions(watched.trainer.optimizer)
     assert [len(norms) for norms in seen.before] == [2]
     assert seen.after is not None
     assert (seen.dynamic_scale, list(seen.last_norms)) == (True, [2.0])
@@ -99,11 +99,11 @@ def test_suspicions_are_those_of_the_step(watch: Watch) -> None:
 def test_the_clip_coefficient_is_megatrons(
     watch: Watch, clip_grad: float, norm: float | None, coefficient: float | None
 ) -> None:
-    found = watch(clip_grad=clip_grad).subject.clip_coefficient(norm)
+    found = watch(clip_grad=clip_grad).guarded.clip_coefficient(norm)
     assert found == (None if coefficient is None else pytest.approx(coefficient, abs=1e-6))
 
 
 def test_a_nan_norm_makes_a_nan_coefficient(watch: Watch) -> None:
-    found = watch(clip_grad=1.0).subject.clip_coefficient(math.nan)
+    found = watch(clip_grad=1.0).guarded.clip_coefficient(math.nan)
     assert found is not None
     assert math.isnan(found)

@@ -1,8 +1,9 @@
-"""What a rank knows of its attempt: the policy that all ranks share, who speaks, where incidents are written."""
+"""What a rank knows of its guarded run: the policy that all ranks share, who speaks, where incidents are written."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard.guarded_run import GuardedRun, RunHandshake, guarded_run, run_handshake
 from megatron_nanguard.megatron_api import host_program
+from megatron_nanguard.patching import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 
@@ -22,13 +24,17 @@ Make = Callable[..., GuardedRun]
 
 @pytest.fixture
 def make(world_of_one: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
-    """Attempts of one rank, each with a handshake of its own."""
+    """Runs of one rank, each with a handshake of its own."""
     store = dist.distributed_c10d._get_default_store()
     monkeypatch.setattr(run_handshake, "own_client", lambda prefix: PrefixStore(prefix, store))
 
     def make(**changes: Any) -> GuardedRun:
         return GuardedRun(
-            Settings(on=True, deadline=1.0, dir=str(tmp_path), **changes), RunHandshake((0,), next(numbers)), []
+            Settings(on=True, deadline=1.0, dir=str(tmp_path), **changes),
+            RunHandshake((0,), next(numbers)),
+            Shield(),
+            Counter(),
+            [],
         )
 
     return make
@@ -72,5 +78,5 @@ def test_a_rank_whose_start_failed_writes_its_incidents_beside_the_others(
     monkeypatch.setattr(guarded_run, "RunFiles", broken)
     with pytest.raises(RuntimeError):
         half.start()
-    assert half.run is None
+    assert half.files is None
     assert half.directory.path == whole.directory.path

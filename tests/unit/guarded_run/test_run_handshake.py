@@ -71,7 +71,7 @@ def declaration(declined: list[str]) -> Declaration:
 
 def test_optimizers_are_numbered_and_this_rank_is_a_voter_of_each() -> None:
     mine = RunHandshake((0,), 1)
-    first, second = mine.electorate(), mine.electorate()
+    first, second = mine.voting_ranks(), mine.voting_ranks()
     for electorate in (first, second):
         voters = electorate.voters()
         assert voters is not None

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from megatron_nanguard.guarded_run import RunHandshake
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
+from megatron_nanguard.patching import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
 
@@ -18,10 +18,10 @@ from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
 class Watched:
     """A trainer and what the sentinel sees of it."""
 
-    def __init__(self, made: Trainer, settings: Settings, meeting: RunHandshake) -> None:
+    def __init__(self, made: Trainer, settings: Settings, handshake: RunHandshake) -> None:
         self.trainer = made
-        self.subject = GuardedOptimizer(made.optimizer, [made.ddp], meeting.electorate(), settings)
-        self.subject.learn()
+        self.guarded = GuardedOptimizer(made.optimizer, [made.ddp], handshake.voting_ranks(), settings, Shield())
+        self.guarded.learn()
 
     def run(
         self,
@@ -38,27 +38,27 @@ class Watched:
         def forward_step(data: Any, model: Any) -> Any:
             return model(next(data).to(self.trainer.net.first.weight.dtype)).float(), loss
 
-        kwargs = self.subject.open(lambda **kwargs: None, {"forward_step_func": forward_step})
+        kwargs = self.guarded.step.open(lambda **kwargs: None, {"forward_step_func": forward_step})
         self.trainer.forward_backward(inputs, **kwargs)
         before(self.trainer)
         for group in self.trainer.ddp.bucket_groups:
-            self.subject.before.look(group, False)
+            self.guarded.step.before.look(group, False)
         after(self.trainer)
-        self.subject.after.look()
-        return self.subject
+        self.guarded.step.after.look()
+        return self.guarded
 
 
 @pytest.fixture(scope="module")
-def meeting(megatron: Any) -> RunHandshake:
+def handshake(megatron: Any) -> RunHandshake:
     """One connection to the store for all tests of a file."""
     return RunHandshake((0,), 1)
 
 
 @pytest.fixture
-def watch(meeting: RunHandshake) -> Callable[..., Watched]:
+def watch(handshake: RunHandshake) -> Callable[..., Watched]:
     """``watch(settings, ...)``: a fresh model, nothing kept for a replay; further options are the optimizer's."""
 
     def make(settings: Settings | None = None, **options: Any) -> Watched:
-        return Watched(trainer(**options), replace(settings or Settings(on=True), replay="off"), meeting)
+        return Watched(trainer(**options), replace(settings or Settings(on=True), replay="off"), handshake)
 
     return make

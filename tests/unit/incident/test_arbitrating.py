@@ -54,7 +54,7 @@ def test_the_roles_follow_from_the_rows(rows: list[tuple[int, int]], expected: R
 def test_no_call_is_begun_when_the_time_is_up(
     watch: Callable[..., Watched], tmp_path: Path, deadline: float, repeats: int, note: str
 ) -> None:
-    (_, last) = arbitrate_all(watch().subject, [CALL] * 2, NOBODY, tmp_path, deadline, saves=False)
+    (_, last) = arbitrate_all(watch().guarded, [CALL] * 2, NOBODY, tmp_path, deadline, saves=False)
     assert (last.repeats, last.note) == (repeats, note)
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from megatron_nanguard.arbitration.call_catcher import CaughtCall, uncaught
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident import capturing
 from megatron_nanguard.incident.capturing import Size
 from megatron_nanguard.incident.collecting import Collector
@@ -24,7 +24,7 @@ from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import CaptureFile, file_name
 from megatron_nanguard.records.json.conversion import from_json
-from tests.unit.capture.steps import INCIDENT, TWO, capture, guarded, run_step
+from tests.unit.capture.steps import INCIDENT, TWO, capture, guard_optimizer, run_step
 from tests.unit.conftest import Log
 from tests.unit.one_rank import trainer
 
@@ -38,9 +38,9 @@ CALL = CaughtCall(
 def stepped(megatron: Any) -> GuardedOptimizer:
     """Two micro-batches of one rank, recorded."""
     made = trainer(ddp={"check_for_nan_in_grad": False})
-    subject = guarded(made, next(numbers))
-    run_step(made, subject)
-    return subject
+    guarded = guard_optimizer(made, next(numbers))
+    run_step(made, guarded)
+    return guarded
 
 
 def record_in(incident: Path) -> CaptureFile:
@@ -73,9 +73,9 @@ def test_equal_data_has_equal_digests_in_another_run(megatron: Any, tmp_path: Pa
     found = []
     for number, inputs in enumerate((TWO, TWO, TWO[::-1])):
         made = trainer(ddp={"check_for_nan_in_grad": False})
-        subject = guarded(made, next(numbers))
-        run_step(made, subject, inputs)
-        found.append(list(record_in(capture(subject, "ids", tmp_path / str(number))).digests.values()))
+        guarded = guard_optimizer(made, next(numbers))
+        run_step(made, guarded, inputs)
+        found.append(list(record_in(capture(guarded, "ids", tmp_path / str(number))).digests.values()))
     assert found[0] == found[1]
     assert found[0] == found[2][::-1] != found[2]
 
@@ -171,7 +171,7 @@ def test_no_collective_is_entered_before_the_slowest_rank_has_written(
 ) -> None:
     entered: list[float] = []
     monkeypatch.setattr(capturing, "all_done", lambda *args: entered.append(time.monotonic()))
-    slow = Watchdog(own_client(f"capture {tmp_path}"), 1, 2, lambda code: None)
+    slow = Watchdog(own_client(f"capture {tmp_path}"), 1, 2, 30.0, 0.0, lambda code: None)
     written: list[float] = []
 
     def write_slowly() -> None:

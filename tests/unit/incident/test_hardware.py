@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from megatron_nanguard.health.source import SourceAnswer
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.health import HealthDifference, HealthReading
 from megatron_nanguard.records.incident import Incident
-from tests.unit.incident.test_stages import SKIP, Watch, handle, setting_in
+from tests.unit.incident.test_stages import SKIP, Watch, handle, run_in
 
 
 class Card:
@@ -53,9 +52,10 @@ def released() -> Iterator[threading.Event]:
 
 
 def incident_with(health: HealthWatch | None, watch: Watch, path: Path) -> Incident:
-    setting = replace(setting_in(path, []), health=health)
-    assert handle(watch(), setting) == SKIP
-    assert setting.shield.fault is None
+    run = run_in(path)
+    run.health = health
+    assert handle(watch(), run) == SKIP
+    assert run.shield.fault is None
     return load_incident(path).incident
 
 

@@ -93,9 +93,9 @@ def test_a_nan_of_which_nothing_is_left_is_still_held_against_the_rank(watch: Wa
     def overwrite(made: Trainer) -> None:
         made.net.first.weight.main_grad.fill_(1.0)
 
-    subject = watch(Settings(on=True, norms=norms)).run(before=put(NAN), after=overwrite)
-    subject.before.forced_all_reduce = True
-    seen = collect(subject, FP32_MAX)
+    guarded = watch(Settings(on=True, norms=norms)).run(before=put(NAN), after=overwrite)
+    guarded.step.before.forced_all_reduce = True
+    seen = collect(guarded, FP32_MAX)
     assert verdict(seen) == "suspicious_before bad_before"
     assert [one.nan_count for one in seen.local.parameters] == ([None] if norms == "param" else [])
 
@@ -109,9 +109,9 @@ def test_finite_elements_whose_squares_overflow_are_named_finite(watch: Watch) -
 
 
 def test_the_limit_of_a_suspicion_falls_with_the_number_of_ranks(watch: Watch) -> None:
-    subject = watch().run(before=put(1e19))
-    assert verdict(collect(subject, FP32_MAX)) == ""
-    assert verdict(collect(subject, FP32_MAX / 8)) == "suspicious_before suspicious_after"
+    guarded = watch().run(before=put(1e19))
+    assert verdict(collect(guarded, FP32_MAX)) == ""
+    assert verdict(collect(guarded, FP32_MAX / 8)) == "suspicious_before suspicious_after"
 
 
 def test_a_bad_loss_is_told_with_its_microbatch(watch: Watch) -> None:
@@ -203,7 +203,7 @@ def test_only_the_layer_with_a_bad_gradient_has_a_bad_norm(watch: Watch, value: 
 def test_a_layer_that_was_not_looked_at_has_no_norm(watch: Watch) -> None:
     watched = watch()
     watched.trainer.net.second.weight.requires_grad_(False)
-    assert collect(watched.subject, FP32_MAX).local.norm_by_layer == {"first": None, "second": None}
+    assert collect(watched.guarded, FP32_MAX).local.norm_by_layer == {"first": None, "second": None}
 
 
 def test_bucket_norms_tell_nothing_of_layers(watch: Watch) -> None:

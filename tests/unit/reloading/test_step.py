@@ -13,11 +13,11 @@ from torch import Tensor
 
 import megatron_nanguard
 from megatron_nanguard.errors import PostmortemError, ReplayError
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.records.capture import CaptureFile, file_name
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.reloading import ReloadedStep
-from tests.unit.capture.steps import capture, guarded, run_step
+from tests.unit.capture.steps import capture, guard_optimizer, run_step
 from tests.unit.one_rank import Trainer, trainer
 
 numbers = itertools.count(100)
@@ -39,13 +39,13 @@ def noisy(output: Tensor) -> Any:
 def trained(**options: Any) -> tuple[Trainer, GuardedOptimizer]:
     """Two steps applied, so that weights, moments and scale have moved; a third one run and not applied."""
     made = trainer(**options)
-    subject = guarded(made, next(numbers))
+    guarded = guard_optimizer(made, next(numbers))
     for _ in range(2):
         made.forward_backward()
         made.step()
     torch.rand(5)
-    run_step(made, subject, loss=noisy)
-    return made, subject
+    run_step(made, guarded, loss=noisy)
+    return made, guarded
 
 
 def run_again(step: ReloadedStep, fresh: Trainer) -> None:
@@ -54,8 +54,8 @@ def run_again(step: ReloadedStep, fresh: Trainer) -> None:
 
 @pytest.mark.parametrize("options", [ADAM, SHARDED, FP16, {"ddp": {"check_for_nan_in_grad": False}}])
 def test_the_reloaded_step_has_the_same_gradients(megatron: Any, tmp_path: Path, options: dict[str, Any]) -> None:
-    made, subject = trained(**options)
-    incident = capture(subject, "full", tmp_path)
+    made, guarded = trained(**options)
+    incident = capture(guarded, "full", tmp_path)
     expected = [param.main_grad.clone() for param in made.net.parameters()]
     torch.manual_seed(0)
 
@@ -73,8 +73,8 @@ def test_the_reloaded_step_has_the_same_gradients(megatron: Any, tmp_path: Path,
 def test_with_the_optimizer_the_run_goes_on_as_it_would_have(
     megatron: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    made, subject = trained(**options)
-    incident = capture(subject, "full", tmp_path)
+    made, guarded = trained(**options)
+    incident = capture(guarded, "full", tmp_path)
     made.step()
 
     fresh = trainer(**options)
@@ -85,8 +85,8 @@ def test_with_the_optimizer_the_run_goes_on_as_it_would_have(
 
 
 def test_another_operator_is_told_by_name(megatron: Any, tmp_path: Path) -> None:
-    _, subject = trained(**ADAM)
-    incident = capture(subject, "full", tmp_path)
+    _, guarded = trained(**ADAM)
+    incident = capture(guarded, "full", tmp_path)
 
     fresh = trainer(**ADAM)
     step = megatron_nanguard.reload_step(incident, fresh.ddp, fresh.optimizer)
@@ -102,8 +102,8 @@ def test_another_operator_is_told_by_name(megatron: Any, tmp_path: Path) -> None
 
 
 def test_without_the_random_states_it_is_another_step(megatron: Any, tmp_path: Path) -> None:
-    _, subject = trained(**ADAM)
-    incident = capture(subject, "full", tmp_path)
+    _, guarded = trained(**ADAM)
+    incident = capture(guarded, "full", tmp_path)
 
     fresh = trainer(**ADAM)
     step = megatron_nanguard.reload_step(incident, fresh.ddp, fresh.optimizer)
@@ -116,10 +116,10 @@ def test_without_the_random_states_it_is_another_step(megatron: Any, tmp_path: P
 def test_buffers_are_those_at_the_entry_of_the_step(megatron: Any, tmp_path: Path) -> None:
     made = trainer(**ADAM)
     made.net.register_buffer("seen", torch.tensor([3.0]))
-    subject = guarded(made, next(numbers))
-    run_step(made, subject)
+    guarded = guard_optimizer(made, next(numbers))
+    run_step(made, guarded)
     made.net.seen.fill_(9.0)
-    incident = capture(subject, "full", tmp_path)
+    incident = capture(guarded, "full", tmp_path)
 
     fresh = trainer(**ADAM)
     fresh.net.register_buffer("seen", torch.tensor([0.0]))
@@ -129,8 +129,8 @@ def test_buffers_are_those_at_the_entry_of_the_step(megatron: Any, tmp_path: Pat
 
 
 def test_without_weights_those_of_the_job_stay(megatron: Any, tmp_path: Path) -> None:
-    made, subject = trained(**ADAM)
-    incident = capture(subject, "step", tmp_path)
+    made, guarded = trained(**ADAM)
+    incident = capture(guarded, "step", tmp_path)
 
     fresh = trainer(**ADAM)
     weights = fresh.weights()
@@ -148,8 +148,8 @@ def test_without_weights_those_of_the_job_stay(megatron: Any, tmp_path: Path) ->
 
 
 def test_more_micro_batches_than_were_saved_are_refused(megatron: Any, tmp_path: Path) -> None:
-    _, subject = trained(**ADAM)
-    incident = capture(subject, "full", tmp_path)
+    _, guarded = trained(**ADAM)
+    incident = capture(guarded, "full", tmp_path)
     fresh = trainer(**ADAM)
     step = megatron_nanguard.reload_step(incident, fresh.ddp)
     with pytest.raises(ReplayError, match="asks for more than the 2 micro-batches"):
@@ -157,8 +157,8 @@ def test_more_micro_batches_than_were_saved_are_refused(megatron: Any, tmp_path:
 
 
 def test_another_layout_is_refused_before_anything_is_changed(megatron: Any, tmp_path: Path) -> None:
-    _, subject = trained(**ADAM)
-    incident = capture(subject, "full", tmp_path)
+    _, guarded = trained(**ADAM)
+    incident = capture(guarded, "full", tmp_path)
     path = incident / file_name(0)
     record = from_json(CaptureFile, path.read_bytes())
     path.write_bytes(to_json(replace(record, sizes=replace(record.sizes, world=8, tp=2))))
@@ -172,8 +172,8 @@ def test_another_layout_is_refused_before_anything_is_changed(megatron: Any, tmp
 
 
 def test_digests_alone_cannot_be_reloaded(megatron: Any, tmp_path: Path) -> None:
-    _, subject = trained(**ADAM)
-    incident = capture(subject, "ids", tmp_path)
+    _, guarded = trained(**ADAM)
+    incident = capture(guarded, "ids", tmp_path)
     with pytest.raises(PostmortemError, match="holds digests alone; --nanguard-capture full saves the step"):
         megatron_nanguard.reload_step(incident, trainer().ddp)
 

@@ -10,7 +10,7 @@ from megatron_nanguard.diagnosis.concluding import conclude, trace_back
 from megatron_nanguard.diagnosis.next_steps.experiments import BEARING_OPTIONS
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.incident.arbitrating import without_call
-from megatron_nanguard.incident.outcome import ExchangeOutcome
+from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, write_cause
 from megatron_nanguard.postmortem.job_history import earlier_incidents
@@ -28,15 +28,16 @@ from megatron_nanguard.records.trace import RankTrace
 class MergedFile:
     """``incident.json``, written by one rank after the exchange, after the replay and at the end.
 
-    Each form replaces the one before: a rank that dies later takes nothing along that was known. Only the last one has
-    causes; whoever reads an earlier one weighs the evidence himself.
+    Each version replaces the one before, so that nothing known is lost with a rank that dies later. Only the last one
+    has causes; a reader of an earlier one weighs the evidence itself.
     """
 
     def __init__(self, run: RunDirectory, incident: str, outcome: ExchangeOutcome, *, saves_calls: bool = True) -> None:
-        """Nothing is written yet.
+        """Write nothing yet.
 
         Args:
-            incident: its directory, relative to the run.
+            run: directory of the run.
+            incident: directory of the incident, relative to the run.
             outcome: of the exchange.
             saves_calls: the incident is to have a bundle.
         """
@@ -54,7 +55,7 @@ class MergedFile:
             self._run.write(self._name, self._first)
 
     def after_replay(self, replay: ReplaySummary) -> None:
-        """Add what the traces tell together, which all ranks have written; the files of the ranks are as they were."""
+        """Join the traces, which all ranks have written by now; the post-mortems of the ranks have not changed."""
         if self._first is not None:
             self._traces = read_traces(self._directory)
             self._run.write(self._name, trace_back(replace(self._first, replay=replay), self._traces))
@@ -78,7 +79,7 @@ class MergedFile:
         return concluded, path
 
     def _complete_bundle(self, concluded: Incident) -> None:
-        """Say the verdict in the bundle; where no rank had a call to save, it says why there is none."""
+        """Write the verdict into the bundle; where no rank had a call to save, write why there is none."""
         bundle = self._directory / BUNDLE_NAME
         if self._saves_calls and not bundle.exists():
             call = without_call(concluded)
@@ -88,7 +89,7 @@ class MergedFile:
             write_cause(bundle, concluded.causes[0].cause)
 
     def _merged(self, policy: PolicyOutcome | None) -> Incident | None:
-        """None where nothing could be written, which was said already; what was exchanged is known all the same."""
+        """Merge the files with what was exchanged; None where nothing could be written, which was logged before."""
         try:
             return merge_directory(self._directory, exchanged=self._exchanged, policy=policy)
         except PostmortemError:

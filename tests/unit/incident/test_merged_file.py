@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.incident.arbitrating import CAME_BACK_NOWHERE
-from megatron_nanguard.incident.files import MergedFile, sentence
-from megatron_nanguard.incident.outcome import ExchangeOutcome
+from megatron_nanguard.incident.merged_file import MergedFile, sentence
+from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.incident import Incident, Origin, RankedCause

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
-from megatron_nanguard.incident.outcome import ExchangeOutcome
+from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.replay import ReplaySummary
 
-FROM_ELSEWHERE: Final = phrase(
-    "no micro-batch was taken through the data iterator of the schedule; the data came from elsewhere, and cannot be "
-    "handed out again"
-)
 
-
-def why_no_replay(subject: GuardedOptimizer) -> str:
+def why_no_replay(guarded: GuardedOptimizer) -> str:
     """Why the step cannot be run again on this rank; empty when it can."""
-    if subject.recorder is None:
-        return subject.why_no_recorder
-    call = subject.recorder.call
+    if guarded.step.recorder is None:
+        return guarded.step.why_no_recorder
+    call = guarded.step.recorder.call
     if call is None:
         return phrase("the schedule's call was not seen")
-    return call.can_replay()[1] or (FROM_ELSEWHERE if _reads_data(subject) and not call.recording.num_fetched else "")
+    why_not = call.can_replay()[1]
+    if not why_not and _reads_data(guarded) and not call.recording.num_fetched:
+        return phrase(
+            "no micro-batch was taken through the data iterator of the schedule; the data came from elsewhere, and "
+            "cannot be handed out again"
+        )
+    return why_not
 
 
-def _reads_data(subject: GuardedOptimizer) -> bool:
-    """The first stage takes the tokens, and the first of its tensor-parallel ranks reads them for all."""
-    return subject.coordinates.tp == subject.coordinates.pp == 0
+def _reads_data(guarded: GuardedOptimizer) -> bool:
+    """The first pipeline stage takes the tokens, and the first of its tensor-parallel ranks reads them for all."""
+    return guarded.coordinates.tp == guarded.coordinates.pp == 0
 
 
 def refusal(outcome: ExchangeOutcome, why_not: str, fault: str | None) -> ReplaySummary | None:
-    """Why the step is not run again, alike on all ranks but for what stands against it on this one; None if it is.
+    """Why no rank runs the step again; None if all do. Decided alike on all ranks; the obstacle is this rank's own.
 
     Args:
         why_not: this rank cannot; empty when it can.

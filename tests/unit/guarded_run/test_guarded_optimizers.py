@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.guarded_run import RunHandshake
-from megatron_nanguard.guarded_run.capture_size import tell_capture_size
+from megatron_nanguard.guarded_run.guarded_optimizers import log_capture_size
 from tests.unit.conftest import Log
 
 
@@ -12,13 +12,13 @@ def test_the_last_rank_says_what_all_of_them_make(world_of_one: None, log: Log) 
         meeting = RunHandshake((0, 1), 300)
         meeting.rank = number
         assert log.messages == []
-        tell_capture_size(meeting, 1, size)
+        log_capture_size(meeting, 1, size)
     assert log.messages == ["--nanguard-capture full: each incident takes 4.00 GiB over all 2 ranks"]
 
 
 def test_a_second_optimizer_is_counted_by_itself(world_of_one: None, log: Log) -> None:
     for optimizer in (1, 2):
-        tell_capture_size(RunHandshake((0,), 301), optimizer, optimizer << 30)
+        log_capture_size(RunHandshake((0,), 301), optimizer, optimizer << 30)
     assert [message.split(" takes ")[1] for message in log.messages] == [
         "1.00 GiB over all 1 ranks",
         "2.00 GiB over all 1 ranks",
