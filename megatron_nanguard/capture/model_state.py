@@ -21,7 +21,7 @@ from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.parameters.parameter_map import ParameterMap
-from megatron_nanguard.sentinel.before_reduction import BucketNorms
+from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 
 PARAMETER, BUFFER, OPTIMIZER = "parameter/", "buffer/", "optimizer/"
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.parameters.file import map_file
-from megatron_nanguard.parameters.parameter_map import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap, map_file
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.drill import DrillFile, DrillPlan

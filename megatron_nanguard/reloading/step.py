@@ -28,7 +28,7 @@ from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.reloading.comparison import Comparison
 from megatron_nanguard.replay.data_iterators import copied
 from megatron_nanguard.replay.digests import named_digests
-from megatron_nanguard.sentinel.before_reduction import BucketNorms
+from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 from megatron_nanguard.topology.coordinates import read as read_coordinates
 
 

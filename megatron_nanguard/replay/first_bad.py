@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.buffers import bucket_groups, bucket_params, buckets, local_gradient
 from megatron_nanguard.megatron_api.protocols import ModelChunk
-from megatron_nanguard.sentinel.before_reduction import BucketNorms
+from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 
 
 @dataclass(frozen=True, eq=False)

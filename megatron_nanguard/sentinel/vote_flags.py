@@ -10,6 +10,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from megatron_nanguard.megatron_api.optimizers import ScalerTrackers
+
 FP32_MAX = torch.finfo(torch.float32).max
 
 
@@ -82,6 +84,23 @@ def fault_flags(device: torch.device) -> Tensor:
     return flags
 
 
+class RaisedScale:
+    """Whether a dynamic loss scale went up and no step was applied at it yet: an overflow is then to be expected.
+
+    Follows the scalers of one optimizer from vote to vote.
+    """
+
+    def __init__(self) -> None:
+        self._raised: list[bool] = []
+
+    def look(self, scalers: Sequence[ScalerTrackers]) -> bool:
+        """Say whether one of them is at a scale just raised. Called once per step, before the decision."""
+        # A trainer may have replaced its scalers; nothing is known of the new ones.
+        before = self._raised if len(self._raised) == len(scalers) else [False] * len(scalers)
+        self._raised = [_is_raised(scaler, was) for scaler, was in zip(scalers, before, strict=True)]
+        return any(self._raised)
+
+
 def _too_large(norms: Tensor, limit: float) -> Tensor:
     """True for NaN and Inf too: no comparison with them holds."""
     return ~(norms.square().sum() <= limit)
@@ -98,3 +117,10 @@ def _on(flag: bool | Tensor, device: torch.device) -> Tensor:
     if isinstance(flag, Tensor):
         return flag.reshape(()).to(device=device, dtype=torch.int32)
     return torch.full((), int(flag), dtype=torch.int32, device=device)
+
+
+def _is_raised(scaler: ScalerTrackers, was: bool) -> bool:
+    if scaler.growth > 0 or scaler.hysteresis_left <= 0:
+        return False
+    # A hysteresis used in part means an overflow since; the scale is then the one from before it.
+    return was or scaler.hysteresis_left == scaler.hysteresis

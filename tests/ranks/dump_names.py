@@ -19,9 +19,8 @@ from megatron.core.distributed import finalize_model_grads
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.megatron_api.buffers import grad_buffers
 from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces, surviving_local_pieces
-from megatron_nanguard.parameters.file import map_file
 from megatron_nanguard.parameters.global_names import name_modules
-from megatron_nanguard.parameters.parameter_map import ParameterMap
+from megatron_nanguard.parameters.parameter_map import ParameterMap, map_file
 from megatron_nanguard.topology.coordinates import read
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from megatron_nanguard.replay import FirstBad, replay
-from megatron_nanguard.sentinel.before_reduction import BucketNorms
+from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 from tests.unit.megatron_api.chunks import Chunk
 from tests.unit.replay.recorded import TWO, Recorded
 

@@ -1,4 +1,4 @@
-"""Norms of the buckets of a real gradient buffer, before they are reduced."""
+"""Norms of the gradients in a real buffer, before and after the reduction, in fp32 by either way that torch offers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.sentinel import BeforeReduction
+from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, gradient_norms
+from megatron_nanguard.sentinel.gradient_norms import norms_of
 from tests.unit.one_rank import ONES, Trainer, trainer
 
 # d loss / d first.weight = 5, 5, 6, 6 and d loss / d second.weight = 3, 7
@@ -104,3 +105,64 @@ def test_a_forced_all_reduce_of_one_group_is_remembered_until_the_next_step(mega
     assert before.forced_all_reduce
     before.clear()
     assert not before.forced_all_reduce
+
+
+def test_before_a_look_there_are_no_norms(megatron: Any) -> None:
+    assert AfterReduction([trainer().ddp]).norms is None
+
+
+@pytest.mark.parametrize("use_distributed_optimizer", [False, True])
+def test_the_buffer_is_one_piece_with_the_norm_of_all_gradients(megatron: Any, use_distributed_optimizer: bool) -> None:
+    options = {"use_distributed_optimizer": use_distributed_optimizer}
+    made = trainer(ddp=options, **options, bf16=True, optimizer="adam")
+    made.forward_backward()
+    after = AfterReduction([made.ddp])
+    after.look()
+    assert after.norms is not None
+    assert (len(after.pieces), after.norms.dtype) == (1, torch.float32)
+    assert after.norms.tolist() == [pytest.approx(math.sqrt(180.0))]
+
+
+def test_each_look_sees_what_stands_there_now(megatron: Any) -> None:
+    made = trainer()
+    made.forward_backward()
+    after = AfterReduction([made.ddp])
+    after.look()
+    made.net.first.weight.main_grad[1, 1] = math.nan
+    after.look()
+    assert after.norms is not None
+    assert math.isnan(after.norms.item())
+
+
+def test_a_model_without_buffers_is_looked_at_parameter_by_parameter() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False))
+    for value, param in enumerate(model.parameters(), start=3):
+        param.grad = torch.full_like(param, value)
+    after = AfterReduction([model])
+    after.look()
+    assert after.norms is not None
+    assert after.norms.tolist() == [3.0, 4.0, 5.0]
+
+
+def test_without_gradients_there_is_nothing_to_consume() -> None:
+    after = AfterReduction([torch.nn.Linear(1, 1)])
+    after.look()
+    assert after.norms is None
+
+
+@pytest.mark.parametrize("takes_dtype", [True, False])
+def test_norms_are_summed_up_in_fp32(monkeypatch: pytest.MonkeyPatch, takes_dtype: bool) -> None:
+    monkeypatch.setattr(gradient_norms, "TAKES_DTYPE", takes_dtype)
+    # 4 times 40000 squared is beyond fp16, and so is their root: 80000.
+    half = torch.full((2, 2), 40000.0, dtype=torch.float16)
+    found = norms_of(
+        [half, torch.empty(0, dtype=torch.float16), torch.tensor([3.0, math.nan]), torch.tensor([3.0, 4.0])]
+    )
+    assert found.dtype == torch.float32
+    assert found[[0, 1, 3]].tolist() == [80000.0, 0.0, 5.0]
+    assert math.isnan(found[2])
+
+
+def test_the_torch_here_is_asked_what_it_takes() -> None:
+    torch._foreach_norm([torch.ones(1)], 2, *([torch.float32] if gradient_norms.TAKES_DTYPE else []))
+    assert gradient_norms.TAKES_DTYPE is ("dtype" in str(torch.ops.aten._foreach_norm.Scalar._schema))
