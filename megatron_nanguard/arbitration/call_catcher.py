@@ -177,12 +177,12 @@ def device_name(tensors: Mapping[str, Tensor]) -> str:
     return device_of(_device_type(tensors)).facts().name
 
 
-def uncaught(rank: int, event: int | None, operator: str, why_not: str) -> CaughtCall:
+def unsaved_call(rank: int, event: int | None, operator: str, why_not: str) -> CaughtCall:
     """Stand-in for a call that cannot be saved, such as a communication or a kernel that the tracer did not see."""
     return CaughtCall(SavedCall(rank=rank, event=event, operator=operator, why_not=why_not))
 
 
-def placed(call: CaughtCall, step: int, origin: TracedOrigin) -> CaughtCall:
+def with_place(call: CaughtCall, step: int, origin: TracedOrigin) -> CaughtCall:
     """Add step, module and phase of the origin to a call."""
     place = origin.place
     saved = replace(call.saved, step=step, event=origin.event, module=place.module, phase=place.phase)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
-from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, device_name, uncaught
+from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, device_name, unsaved_call
 from megatron_nanguard.arbitration.packing import (
     CannotSave,
     Packer,
@@ -63,13 +63,13 @@ class FunctionCatcher:
         self.is_wanted, self._cap_bytes, self._rank = is_wanted, cap_bytes, rank
         self._suspicion = 0
         self._undo = ExitStack()
-        self.call = uncaught(rank, None, self._name, "it was not called again")
+        self.call = unsaved_call(rank, None, self._name, "it was not called again")
 
     def __enter__(self) -> FunctionCatcher:
         """Wrap forward and backward of the class."""
         cls = find_class(self._name)
         if cls is None:
-            self.call = uncaught(self._rank, None, self._name, "no autograd Function of that name is loaded")
+            self.call = unsaved_call(self._rank, None, self._name, "no autograd Function of that name is loaded")
             return self
         self._cls, self._parameters = cls, _parameters(cls)
         if _has_context(cls):

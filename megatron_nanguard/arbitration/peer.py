@@ -96,7 +96,7 @@ def named(device: torch.device) -> str:
     return f"{device} {device_of(device.type).facts(device.index).name}"
 
 
-def is_alike(peer: PeerAnswer, device: torch.device) -> bool:
+def is_same_hardware(peer: PeerAnswer, device: torch.device) -> bool:
     """Whether a peer's device is of the same model and in the same host as this one, so that its answer says little."""
     mine, its = (name.partition(" ")[2] for name in (named(device), peer.device))
     return (mine, socket.gethostname()) == (its, peer.host)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, placed, uncaught
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call, with_place
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
@@ -50,7 +50,7 @@ def caught_calls(
     """
     of_function = suspect_function(trace)
     return tuple(
-        placed(_call(origin, trace.rank, calls, function if origin is of_function else None), step, origin)
+        with_place(_call(origin, trace.rank, calls, function if origin is of_function else None), step, origin)
         for origin in trace.origins
     )
 
@@ -59,7 +59,8 @@ def gone_calls(trace: RankTrace, step: int) -> tuple[CaughtCall, ...]:
     """Return one call per origin where the fault was gone in the pass that was to save them: none failed there."""
     why_not = "the fault was gone in the pass that was to save it"
     return tuple(
-        placed(uncaught(trace.rank, origin.event, origin.operator, why_not), step, origin) for origin in trace.origins
+        with_place(unsaved_call(trace.rank, origin.event, origin.operator, why_not), step, origin)
+        for origin in trace.origins
     )
 
 
@@ -68,13 +69,13 @@ def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], func
         return function
     why_not = _why_no_call(origin)
     if why_not is not None:
-        return uncaught(rank, origin.event, origin.operator, why_not)
+        return unsaved_call(rank, origin.event, origin.operator, why_not)
     call = calls.get(_called(origin))
     if call is None:
-        return uncaught(rank, origin.event, origin.operator, "the pass that was to save it did not come so far")
+        return unsaved_call(rank, origin.event, origin.operator, "the pass that was to save it did not come so far")
     if origin.kind is not OriginKind.OUTSIDE and not _is_same(origin.operator, call.saved.operator):
         why_not = f"{call.saved.operator} ran under its number in the pass that was to save it"
-        return uncaught(rank, origin.event, origin.operator, why_not)
+        return unsaved_call(rank, origin.event, origin.operator, why_not)
     return call
 
 

@@ -38,7 +38,7 @@ class Captured:
         return len(to_json(self.record)) + (file_bytes(self.tensors) if self.tensors else 0)
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         """Whether there is anything to write: data, a suspect call or tensors."""
         return bool(self.tensors or self.record.batch.iterators or self.record.calls)
 

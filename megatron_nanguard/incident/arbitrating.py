@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_nanguard.arbitration.bundle import write_bundle
-from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, uncaught
-from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call
+from megatron_nanguard.arbitration.peer import answer, is_same_hardware, receive, send
 from megatron_nanguard.arbitration.repetition import arbitrate
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
@@ -96,7 +96,7 @@ def arbitrate_all(
             write_bundle(directory / BUNDLE_NAME, call)
         can_ask = is_first and saves and _can_ask((call,), roles, rank)
         peer = receive(directory, rank, seconds) if can_ask else NOT_TRIED
-        alike = None if isinstance(peer, str) else is_alike(peer, guarded.torch_device)
+        alike = None if isinstance(peer, str) else is_same_hardware(peer, guarded.torch_device)
         found.append(replace(arbitrate(call, peer=peer), peer_is_alike=alike))
     return tuple(found)
 
@@ -111,7 +111,7 @@ def without_call(incident: Incident) -> CaughtCall | None:
     if not incident.replay.done or (first is not None and first.kind is not OriginKind.COMMUNICATION):
         return None
     if first is not None:
-        call = uncaught(first.rank, None, first.operator, COMMUNICATES).saved
+        call = unsaved_call(first.rank, None, first.operator, COMMUNICATES).saved
         return CaughtCall(replace(call, step=incident.step, module=first.module, phase=first.phase))
     ranks = incident.ranks.bad_before or incident.ranks.bad_after_only
     is_gone = all(one.came_back == "no" for one in incident.replay.passes)

@@ -88,7 +88,7 @@ class Capturer:
         if saves_step:
             captured = self._if_there_is_room(captured, collector.level)
         with Shield()("incident, writing the capture"):
-            if captured is not None and captured.says_something:
+            if captured is not None and captured.has_content:
                 self._write(captured)
         if saves_step:
             # The largest file takes longer than a collective may wait for its rank.

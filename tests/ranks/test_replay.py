@@ -1,4 +1,4 @@
-"""The step again, at the decision point, on every rank: bit for bit, and nothing of it stays behind."""
+"""Replays at the decision point on every rank are the same bit for bit, and the run goes on unchanged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_replay_is_exact_and_the_run_goes_on_as_if_there_had_been_none(
         assert differences(plain["state"], replayed) == [], f"rank {rank}"
 
 
-def test_equal_losses_prove_nothing(ranks: Server, tmp_path: Path) -> None:
+def test_losses_are_equal_even_in_a_replay_without_gradients(ranks: Server, tmp_path: Path) -> None:
     [[one]] = replays(ranks, tmp_path, "D1", "2: grad_mode")
     assert (one["losses_equal"], one["differs"]) == (True, ["gradients"])
     assert one["tolerance"] == 1.0, "there are no gradients at all"

@@ -1,4 +1,4 @@
-"""Which call is caught, in what form, and why one is not."""
+"""Which call is saved, in what form, and why one is not."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_communication_is_never_made_alone() -> None:
         (object(), "argument self is a object, which has no form in a file"),
     ],
 )
-def test_what_no_file_holds_is_a_reason(value: object, reason: str) -> None:
+def test_an_argument_that_no_file_can_hold_is_a_reason(value: object, reason: str) -> None:
     catcher = CallCatcher(frozenset({0}))
 
     catcher.before(0, torch.ops.aten.log.default, (value,), {})

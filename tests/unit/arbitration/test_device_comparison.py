@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatron_nanguard.arbitration import bundle
-from megatron_nanguard.arbitration.call_catcher import CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import CaughtCall, unsaved_call
 from megatron_nanguard.arbitration.device_comparison import compare_devices, default_devices
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.arbitration import DeviceOutcome
@@ -59,7 +59,7 @@ def test_what_is_not_on_the_list_is_not_run(saved: SavedCall, complaint: str) ->
 )
 def test_without_a_call_it_says_why(operator: str, accused: str) -> None:
     with pytest.raises(ReplayError, match=f"^{accused} cannot be run alone: it needs its group$"):
-        compare_devices(uncaught(0, 1, operator, "it needs its group"), ("cpu",))
+        compare_devices(unsaved_call(0, 1, operator, "it needs its group"), ("cpu",))
 
 
 def test_a_result_larger_than_the_memory_is_a_reason() -> None:
@@ -77,7 +77,7 @@ def test_a_result_larger_than_the_memory_is_a_reason() -> None:
 @pytest.mark.parametrize(
     ("kind", "text"), [("dtype", "load"), ("dtype", "hub"), ("layout", "save"), ("memory_format", "__builtins__")]
 )
-def test_a_type_that_is_none_is_a_reason_and_nothing_else(kind: str, text: str) -> None:
+def test_a_dtype_that_torch_lacks_is_a_reason(kind: str, text: str) -> None:
     call = catch(NEGATIVE.log, "aten.log.default")
     hostile = (*call.saved.args, Argument("x", (Value(kind, text),)))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The call of an autograd Function: caught in the backward of the right forward, run again, judged by its reference."""
+"""Calls of autograd Functions are saved in the right forward or backward, run again and compared with a reference."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def test_where_no_call_is_bad_the_last_one_is_kept(attend: Function) -> None:
     assert float(catcher.call.tensors["q"].max()) == 2.0
 
 
-def test_a_call_that_made_it_bad_beats_one_that_passed_it_on(attend: Function) -> None:
+def test_a_call_that_made_the_nan_is_preferred_to_one_that_passed_it_on(attend: Function) -> None:
     with FunctionCatcher("FlashAttnFuncBackward") as catcher:
         run(attend, float("inf"), 3.0, 4.0)
 
     assert float(catcher.call.tensors["q"].max()) == 3.0
 
 
-def test_what_a_star_gathers_is_numbered() -> None:
+def test_the_values_of_star_args_are_numbered() -> None:
     class Gathers(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, scale: float, *tensors: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def test_what_a_star_gathers_is_numbered() -> None:
     assert arbitrate(catcher.call, 1).repeats_bad == 1
 
 
-def test_only_the_module_in_question_is_asked(attend: Function) -> None:
+def test_only_calls_in_the_wanted_module_are_saved(attend: Function) -> None:
     asked = iter([False, True])
     with FunctionCatcher("FlashAttnFuncBackward", lambda: next(asked)) as catcher:
         run(attend, 3.0, 4.0)
@@ -184,7 +184,7 @@ def test_a_tracer_sees_the_same_operators_with_and_without_the_catcher(attend: F
         ("FlashAttnFuncBackward", "it was not called again"),
     ],
 )
-def test_a_call_that_does_not_come_is_said(attend: Function, name: str, reason: str) -> None:
+def test_a_function_that_is_not_called_again_gives_a_reason(attend: Function, name: str, reason: str) -> None:
     with FunctionCatcher(name) as catcher:
         pass
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.arbitration.peer import answer, is_alike, receive, send
+from megatron_nanguard.arbitration.peer import answer, is_same_hardware, receive, send
 from megatron_nanguard.records.arbitration import PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch
 from tests.unit.conftest import Log
@@ -45,9 +45,9 @@ def test_a_device_of_the_same_model_in_the_same_host_is_weak_evidence(tmp_path: 
     found = both(tmp_path, catch((-X).log, "aten.log.default"))
 
     assert isinstance(found, PeerAnswer)
-    assert is_alike(found, CPU)
-    assert not is_alike(replace(found, host="another"), CPU)
-    assert not is_alike(replace(found, device="cpu another model"), CPU)
+    assert is_same_hardware(found, CPU)
+    assert not is_same_hardware(replace(found, host="another"), CPU)
+    assert not is_same_hardware(replace(found, device="cpu another model"), CPU)
 
 
 def test_a_call_that_only_this_device_gets_wrong(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megatron_nanguard.arbitration.call_catcher import uncaught
+from megatron_nanguard.arbitration.call_catcher import unsaved_call
 from megatron_nanguard.arbitration.repetition import Alone, arbitrate, refer, repeat
 from megatron_nanguard.arbitration.repro import CannotRun
 from megatron_nanguard.records.arbitration import Arbitration, PeerAnswer
@@ -64,7 +64,7 @@ def test_softmax_of_half_precision_has_a_reference() -> None:
     assert refer(call, torch.float64) == ("bad", False)
 
 
-def test_an_infinity_beside_the_nan_does_not_stand_for_it() -> None:
+def test_an_infinity_does_not_stand_for_a_nan_that_is_gone() -> None:
     """-inf of log(0) is right and stays; the NaN beside it was the kernel's."""
     call = catch(torch.tensor([1.0, 0.0]).log, "aten.log.default", spoil=bad_first_element)
 
@@ -89,7 +89,7 @@ def test_a_draw_is_repeated_with_the_same_numbers_and_the_generator_is_left_as_i
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_the_answer_of_a_peer_is_put_beside() -> None:
+def test_the_answer_of_a_peer_is_added() -> None:
     call = catch(NEGATIVE.log, "aten.log.default")
 
     with_peer = arbitrate(call, 1, PeerAnswer(rank=6, device="cuda:0 A", outcome="finite"))
@@ -100,7 +100,7 @@ def test_the_answer_of_a_peer_is_put_beside() -> None:
 
 
 def test_a_call_that_could_not_be_saved_is_not_run_and_says_why() -> None:
-    found = arbitrate(uncaught(5, 12, "c10d.allreduce_.default", "a communication needs its group"))
+    found = arbitrate(unsaved_call(5, 12, "c10d.allreduce_.default", "a communication needs its group"))
 
     assert found == Arbitration(
         rank=5,
@@ -119,7 +119,7 @@ def test_float32_is_no_reference_for_what_ran_in_float64() -> None:
     assert (found.reference_fp32, found.reference_fp64) == ("not_tried", "bad")
 
 
-def test_a_kernel_that_overflows_on_the_way_is_told_from_a_result_out_of_range() -> None:
+def test_a_kernel_that_overflows_inside_differs_from_a_result_out_of_range() -> None:
     """The sum of 1024 times 300 is beyond float16, their mean is not."""
     x = torch.full((1024,), 300.0, dtype=torch.float16)
 

@@ -14,7 +14,7 @@ import torch
 
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import write_bundle
-from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, unsaved_call
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.causes import Cause, Family
@@ -95,7 +95,7 @@ def redacted() -> CaughtCall:
     return replace(call, saved=replace(call.saved, is_redacted=True))
 
 
-ALLREDUCE = uncaught(0, 3, "c10d.allreduce_.default", "a communication needs its group")
+ALLREDUCE = unsaved_call(0, 3, "c10d.allreduce_.default", "a communication needs its group")
 
 CASES: dict[str, tuple[Callable[[Path], CaughtCall], list[str], int, str]] = {
     "data": (lambda _: log_of(torch.tensor([float("nan"), 1.0]), "data"), [], 1, "reproduced"),
@@ -235,7 +235,7 @@ def test_the_same_pattern_is_printed(results: dict[str, tuple[int, str]]) -> Non
     ]
 
 
-def test_what_differs_from_the_run_stands_beside_it(results: dict[str, tuple[int, str]]) -> None:
+def test_what_differs_from_the_run_is_printed_beside_it(results: dict[str, tuple[int, str]]) -> None:
     assert results["fault removed"][1].splitlines()[2:] == [
         "output 0 (2, 2) float32: finite; in the run: 1 NaN, first at (1, 1)",
         "not reproduced here",

@@ -1,4 +1,4 @@
-"""Which calls of a trace are to be kept, and what stands for each origin afterwards."""
+"""Which calls of a trace are suspect, and which call or reason each origin gets afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def caught(operator: str, kind: str = "operator") -> CaughtCall:
     return CaughtCall(SavedCall(rank=5, operator=operator, kind=kind))  # type: ignore[arg-type]
 
 
-def test_operators_and_what_reads_a_tensor_from_outside_are_to_be_kept() -> None:
+def test_operators_and_first_readers_of_external_tensors_are_suspect() -> None:
     trace = traced(
         origin(7, OriginKind.OPERATOR, "log"),
         origin(9, OriginKind.OUTSIDE, "parameter weight"),
@@ -41,7 +41,7 @@ def test_operators_and_what_reads_a_tensor_from_outside_are_to_be_kept() -> None
     assert suspect_function(trace) == trace.origins[2]
 
 
-def test_of_a_tensor_from_outside_the_call_that_handed_it_on_is_kept() -> None:
+def test_the_call_that_first_read_an_external_tensor_is_saved() -> None:
     trace = traced(replace(origin(9, OriginKind.OUTSIDE, "parameter weight"), reader=30))
 
     assert suspect_events(trace) == {30}
@@ -49,7 +49,7 @@ def test_of_a_tensor_from_outside_the_call_that_handed_it_on_is_kept() -> None:
     assert (call.saved.operator, call.saved.event) == ("aten.mm.default", 9)
 
 
-def test_a_trace_without_origins_accuses_nothing() -> None:
+def test_a_trace_without_origins_has_no_suspects() -> None:
     assert suspect_events(traced()) == frozenset()
     assert suspect_function(traced()) is None
     assert caught_calls(traced(), 3, {}) == ()
@@ -63,14 +63,14 @@ def test_a_call_gets_the_place_that_the_trace_knows() -> None:
     )
 
 
-def test_where_the_fault_was_gone_no_call_stands_for_it() -> None:
+def test_a_fault_that_was_gone_in_the_saving_pass_leaves_no_call() -> None:
     (call,) = gone_calls(traced(origin(7, OriginKind.OPERATOR, "log")), 3)
 
     assert (call.saved.event, call.saved.step, call.saved.operator) == (7, 3, "log")
     assert call.saved.why_not == "the fault was gone in the pass that was to save it"
 
 
-def test_a_region_is_what_its_catcher_kept() -> None:
+def test_an_unseen_kernel_gets_the_call_of_the_function_catcher() -> None:
     trace = traced(origin(11, OriginKind.UNSEEN, "FusedAttentionBackward", IN_FUNCTION))
 
     (call,) = caught_calls(trace, 3, {}, caught("FusedAttention", "backward"))
@@ -101,7 +101,7 @@ def test_a_region_is_what_its_catcher_kept() -> None:
         ),
     ],
 )
-def test_where_there_is_no_call_the_reason_stands_for_it(accused: TracedOrigin, why_not: str) -> None:
+def test_an_origin_without_a_call_has_a_reason(accused: TracedOrigin, why_not: str) -> None:
     (call,) = caught_calls(traced(accused), 3, {8: caught("aten.log.default")})
 
     assert (call.saved.operator, call.saved.event, call.saved.why_not) == (accused.operator, accused.event, why_not)

@@ -1,4 +1,4 @@
-"""What a rank saved, read back; each way in which it cannot be has its sentence."""
+"""Reading what a rank saved, and the message for each way in which it cannot be read."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def test_a_tensor_file_that_was_cut_short_is_noticed_without_its_tensors(
         check(tmp_path, 5)
 
 
-def test_a_rank_without_data_calls_and_tensors_has_nothing_to_say() -> None:
-    assert not Captured(RECORD).says_something
-    assert Captured(RECORD, TENSORS).says_something
+def test_a_rank_without_data_calls_and_tensors_has_no_content() -> None:
+    assert not Captured(RECORD).has_content
+    assert Captured(RECORD, TENSORS).has_content

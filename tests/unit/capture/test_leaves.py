@@ -59,7 +59,7 @@ def test_sample_text_is_kept_only_where_it_is_asked_for() -> None:
     assert item.leaves == (Leaf((), "dict"), Leaf(('"id"',), "str", ""))
 
 
-def test_what_has_no_form_is_named_and_stops_a_second_run() -> None:
+def test_a_value_that_cannot_be_saved_is_named_and_forbids_a_reload() -> None:
     batcher = Batcher(keeps_text=True)
     iterators = batcher.take_apart(
         [[{"packed": SimpleNamespace(n=1), "keys": {None: 1}, "c": torch.ones(1).to_sparse()}]]

@@ -1,4 +1,4 @@
-"""Model and optimizer of a rank by name; refused as a whole where it is another model's."""
+"""Model, optimizer and gradients of a rank by name; the state of another model is refused as a whole."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_buffers_of_an_earlier_moment_take_the_place_of_those_now(megatron: Any)
     assert "buffer/first.new" not in found
 
 
-def test_what_no_file_can_hold_is_told() -> None:
+def test_what_no_file_can_hold_is_named() -> None:
     kept, lost = split({"a": torch.ones(1), "b": torch.ones(1).to(torch.complex64)})
     assert (list(kept), lost) == (["a"], ["b: a Tensor of torch.complex64"])
 

@@ -52,5 +52,5 @@ def test_states_from_the_files_have_the_digests_of_the_post_mortem(tmp_path: Pat
     assert found.current == "default-rng"
 
 
-def test_without_numpy_there_is_nothing_of_it(tmp_path: Path) -> None:
+def test_without_numpy_it_has_no_state(tmp_path: Path) -> None:
     assert through_files(replace(RngStates.now(CPU), numpy=None), tmp_path).numpy is None

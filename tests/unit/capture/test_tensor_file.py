@@ -73,5 +73,5 @@ def test_the_disk_is_known_before_the_directory_is_there(tmp_path: Path) -> None
     assert abs(free_bytes(tmp_path / "not" / "yet") - free) < free / 2
 
 
-def test_sizes_are_told_in_gib() -> None:
+def test_sizes_are_given_in_gib() -> None:
     assert [in_words(3 << 30), in_words(0), in_words(1 << 20)] == ["3.00 GiB", "0.00 GiB", "0.00 GiB"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call
 from megatron_nanguard.incident.arbitrating import (
     CAME_BACK_NOWHERE,
     NO_OPERATOR,
@@ -65,7 +65,7 @@ def test_no_call_is_begun_when_the_time_is_up(
         (6, Roles(asker=5, peer=6), None, False),
         (4, Roles(asker=5, peer=6), CALL, False),
         (5, Roles(asker=5, peer=None), CALL, False),
-        (5, Roles(asker=5, peer=6), uncaught(5, 7, "c10d.allreduce_.default", COMMUNICATES), False),
+        (5, Roles(asker=5, peer=6), unsaved_call(5, 7, "c10d.allreduce_.default", COMMUNICATES), False),
         (5, NOBODY, None, False),
     ],
 )

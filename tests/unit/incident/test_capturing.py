@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatron_nanguard.arbitration.call_catcher import CaughtCall, uncaught
+from megatron_nanguard.arbitration.call_catcher import CaughtCall, unsaved_call
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedOptimizer
@@ -107,7 +107,7 @@ def test_where_the_step_could_not_be_run_again_digests_alone_are_written(
 
 
 def test_a_call_that_was_not_kept_has_no_tensors(stepped: GuardedOptimizer, tmp_path: Path) -> None:
-    call = uncaught(0, 7, "c10d.allreduce_.default", "a communication needs its group")
+    call = unsaved_call(0, 7, "c10d.allreduce_.default", "a communication needs its group")
     (told,) = record_in(capture(stepped, "ids", tmp_path, calls=[call])).calls
     assert (told.operator, told.tensors) == ("c10d.allreduce_.default", ())
 

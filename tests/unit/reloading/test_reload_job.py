@@ -66,7 +66,7 @@ def test_an_incident_away_from_its_run_says_what_to_give(tmp_path: Path) -> None
         command_line(tmp_path / "a/b/c", [])
 
 
-def test_only_arguments_that_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_arguments_that_differ_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = incident(tmp_path, lr="1.0", impl="local", rank="0", log_interval="1", nanguard="True", old="1")
     here = Namespace(lr=1.0, impl="transformer_engine", rank=5, log_interval=9, nanguard=False, new=2)
     monkeypatch.setattr(host_program, "arguments", lambda: here)

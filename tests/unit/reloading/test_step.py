@@ -84,7 +84,7 @@ def test_with_the_optimizer_the_run_goes_on_as_it_would_have(
     assert fresh.weights() == made.weights()
 
 
-def test_another_operator_is_told_by_name(megatron: Any, tmp_path: Path) -> None:
+def test_gradients_that_another_operator_changed_are_named(megatron: Any, tmp_path: Path) -> None:
     _, guarded = trained(**ADAM)
     incident = capture(guarded, "full", tmp_path)
 

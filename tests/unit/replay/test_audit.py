@@ -1,4 +1,4 @@
-"""What was bad before the step: named, with its kind, and nothing else."""
+"""Everything that was bad before the step is named with its kind, and nothing else."""
 
 from __future__ import annotations
 

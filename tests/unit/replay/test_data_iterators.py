@@ -40,7 +40,7 @@ def test_the_host_gets_the_very_items_of_its_iterator() -> None:
         next(recording.data_iterator)
 
 
-def test_items_come_again_as_they_were_fetched_as_often_as_wanted() -> None:
+def test_every_replay_gets_the_items_as_they_were_fetched() -> None:
     recording = Recording(Loader(1.0, 2.0, 3.0))
     for _ in range(2):
         next(recording.data_iterator)["x"].fill_(9.0)
@@ -62,7 +62,7 @@ def test_a_replay_that_asks_for_more_is_an_error() -> None:
         taken(recording.data_iterator, 2)
 
 
-def test_a_recorder_passes_for_the_iterator_that_it_stands_for() -> None:
+def test_a_recording_iterator_behaves_like_the_iterator_that_it_wraps() -> None:
     recording = Recording(Loader(1.0))
     assert isinstance(recording.data_iterator, Loader)
     assert iter(recording.data_iterator) is recording.data_iterator
@@ -95,7 +95,7 @@ def test_data_taken_in_another_way_forbids_a_replay() -> None:
     assert recording.why_not() == "data was also taken through the iterator's 'skip'"
 
 
-def test_what_is_taken_past_the_recorder_does_not_count() -> None:
+def test_items_taken_from_the_wrapped_iterator_are_not_recorded() -> None:
     inner = Loader(1.0, 2.0)
     recording = Recording(inner)
     taken(inner, 1)
@@ -149,7 +149,7 @@ def test_another_steps_batch_can_be_handed_out() -> None:
         pass
 
 
-def test_batches_that_changed_after_the_fetch_are_counted_out() -> None:
+def test_micro_batches_that_changed_after_the_fetch_are_listed() -> None:
     recording = Recording(Loader(1.0, 2.0, 3.0))
     held = [next(recording.data_iterator) for _ in range(3)]
     held[0]["x"].fill_(9.0)
@@ -223,7 +223,7 @@ def test_a_second_thread_that_writes_into_a_batch_after_the_fetch_is_noticed() -
     assert fetched.content["loss_mask"].tolist() == [1.0, 0.0]
 
 
-def test_what_the_consumer_itself_changes_is_no_news() -> None:
+def test_changes_by_the_forward_step_itself_are_left_out() -> None:
     item = {"loss_mask": torch.tensor([1.0, 1.0]), "tokens": torch.tensor([1, 2])}
     fetched = FetchedItem(item)
     item["loss_mask"].mul_(0.5)

@@ -36,7 +36,7 @@ def test_a_bad_sample_is_found_in_its_micro_batch(recorded: Recorded) -> None:
     assert found(recorded, TWO[0], bad, TWO[1]) == {1: ["first.weight", "second.weight"]}
 
 
-def test_parameters_that_turn_bad_later_stand_with_their_own_micro_batch(recorded: Recorded) -> None:
+def test_parameters_that_turn_bad_later_are_listed_under_their_own_micro_batch(recorded: Recorded) -> None:
     seen = []
 
     def spoil(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -74,7 +74,7 @@ def test_gradients_that_are_being_reduced_are_left_to_the_norms_before_it() -> N
     assert names(first_bad.read([norms]), chunk) == {1: ["c", "a"]}
 
 
-def test_the_last_micro_batch_counts_though_nothing_could_be_looked_at_after_it() -> None:
+def test_a_gradient_that_only_the_bucket_norms_show_turned_bad_in_the_last_micro_batch() -> None:
     chunk = Chunk()
     first_bad = FirstBad([chunk])
     first_bad.look(0, 0)

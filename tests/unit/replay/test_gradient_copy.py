@@ -1,4 +1,4 @@
-"""Copies of the gradients: where they go, what they put back, how they differ."""
+"""Copies of the gradients: where they are put, what they restore, and how gradients are compared with them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_copy_on_the_host_puts_back_too() -> None:
     assert data(chunk).tolist() == [float(number) for number in range(16)]
 
 
-def test_without_room_nothing_is_kept_and_it_says_so() -> None:
+def test_without_room_there_is_no_copy() -> None:
     copy = GradientCopy([Chunk()], CpuDevice(), place="nowhere")
     assert (copy.tensors, copy.put_back(), copy.largest_difference()) == (None, False, None)
     assert copy.agrees_where_finite() is None
@@ -70,7 +70,7 @@ def test_main_grads_outside_of_the_buffer_are_kept_too() -> None:
     assert chunk.buffer.extra_main_grads[0].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_difference_is_told_relative_to_the_largest_gradient() -> None:
+def test_a_difference_is_relative_to_the_largest_gradient() -> None:
     chunk = Chunk()
     copy = GradientCopy([chunk], CpuDevice())
     assert copy.largest_difference() == 0.0
@@ -111,7 +111,7 @@ def test_what_is_not_finite_is_the_same_only_in_kind(first: float, again: float,
     assert copy.largest_difference() == difference
 
 
-def test_whether_anything_is_finite_both_times_is_told() -> None:
+def test_has_finite_needs_an_element_that_is_finite_both_times() -> None:
     chunk = Chunk()
     data(chunk).fill_(math.nan)
     data(chunk)[3] = 1.0

@@ -1,4 +1,4 @@
-"""The call again: bit for bit the same, and everything back in place afterwards."""
+"""A replay is the same bit for bit, and the state before it can be restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded call holds, when it can be made again, and that it never outlives its step."""
+"""What a recorded call holds, when it can be made again, and that it is dropped with its step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.one_rank import ONES
 from tests.unit.replay.recorded import TWO, Recorded
 
 
-def test_a_pass_of_its_own_over_recorded_data_can_be_replayed(recorded: Recorded) -> None:
+def test_a_single_pass_over_recorded_data_can_be_replayed(recorded: Recorded) -> None:
     call = recorded.forward_backward()
     assert call.can_replay() == (True, "")
     assert (call.num_microbatches, call.grad_mode) == (2, True)
@@ -47,13 +47,13 @@ def test_a_second_pass_on_top_of_the_first_cannot(recorded: Recorded, monkeypatc
     assert why_not == "the host calls the schedule several times per step without emptying the gradients in between"
 
 
-def test_data_of_an_unknown_kind_is_told(recorded: Recorded) -> None:
+def test_data_that_is_no_iterator_cannot_be_replayed(recorded: Recorded) -> None:
     data = _Source()
     call = recorded.forward_backward(data_iterator=data, forward_step_func=_from_source)
     assert call.can_replay() == (False, "the data iterator is a _Source, which is no iterator")
 
 
-def test_a_model_without_gradient_buffers_is_told() -> None:
+def test_a_model_without_gradient_buffers_cannot_be_replayed() -> None:
     recorder = StepRecorder([torch.nn.Linear(1, 1)], CpuDevice())
     recorder.open(print, {"data_iterator": None, "num_microbatches": 1})
     assert recorder.call is not None

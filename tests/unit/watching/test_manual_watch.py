@@ -39,7 +39,7 @@ def test_the_same_model_below_the_threshold_is_silent(log: Log) -> None:
     assert log.messages == []
 
 
-def test_the_hit_holds_what_the_backward_worked_on() -> None:
+def test_the_bad_values_hold_the_inputs_of_the_backward() -> None:
     model = Block()
     with watch(model, "activation") as seen:
         model(leaf(STEEP)).sum().backward()
@@ -124,7 +124,7 @@ def test_values_above_the_limit_count_though_they_are_finite(log: Log) -> None:
     assert log.messages == ["watch: forward of down: output: up to 42, first at [1]; inputs were within the limit"]
 
 
-def test_an_infinite_mask_that_goes_in_is_no_hit() -> None:
+def test_an_infinite_mask_among_the_inputs_is_not_bad() -> None:
     class Masked(Module):
         def forward(self, scores: Tensor, mask: Tensor) -> Tensor:
             return (scores + mask).softmax(0)
@@ -161,7 +161,7 @@ def test_a_bad_value_in_the_recompute_alone_is_called_so() -> None:
     assert seen.hit.phase == "recompute"
 
 
-def test_only_the_first_hit_is_told(log: Log) -> None:
+def test_only_the_first_bad_values_are_logged(log: Log) -> None:
     model = Block()
     with watch(model):
         for _ in range(3):

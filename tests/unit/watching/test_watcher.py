@@ -29,7 +29,7 @@ def has_hooks(model: Module) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_the_first_hit_of_a_rank_is_saved_and_told(tmp_path: Path, log: Log) -> None:
+def test_the_first_bad_values_of_a_rank_are_saved_and_logged(tmp_path: Path, log: Log) -> None:
     model = Block()
     watcher = Watcher("mlp", None, None, rank=5, directory=tmp_path)
     assert watcher.attach(name_modules([model])) == 4
@@ -114,7 +114,7 @@ def test_a_graph_of_an_ended_step_is_not_looked_at(tmp_path: Path) -> None:
     assert watcher.hit is None
 
 
-def test_a_rank_that_does_not_speak_saves_all_the_same(tmp_path: Path, log: Log) -> None:
+def test_a_rank_that_does_not_log_still_saves_its_file(tmp_path: Path, log: Log) -> None:
     model = Block()
     watcher = Watcher("mlp", None, None, rank=1, directory=tmp_path, speaks=lambda: False)
     watcher.attach(name_modules([model]))
@@ -123,7 +123,7 @@ def test_a_rank_that_does_not_speak_saves_all_the_same(tmp_path: Path, log: Log)
     assert (tmp_path / "watch" / "rank00001_step00000001.pt").exists()
 
 
-def test_a_directory_that_cannot_be_written_costs_a_word(tmp_path: Path, log: Log) -> None:
+def test_a_directory_that_cannot_be_written_is_named_in_the_log(tmp_path: Path, log: Log) -> None:
     (tmp_path / "watch").write_text("in the way")
     model = Block()
     watcher = Watcher("mlp", None, None, rank=0, directory=tmp_path)
