@@ -3,7 +3,7 @@
     nanguard cpu-run --nproc 8 pretrain_gpt.py ARGS...                              ranks forked, one import
     torchrun --nproc-per-node 8 -m megatron_nanguard --cpu pretrain_gpt.py ARGS...  processes
 
-`mapping/` makes device "cuda" the CPU, `stand_ins/` fills the places inside Megatron that need more than torch,
+`mapping/` makes device "cuda" the CPU, `stand_ins/` replaces the functions of Megatron that need more than torch,
 `launcher` forks and watches the ranks. Nothing here imports torch before a function is called, and nothing imports
 another room.
 """
@@ -24,14 +24,14 @@ def install() -> None:
 
 
 def after_import() -> None:
-    """Apply the stand-ins inside Megatron, once it is imported."""
+    """Apply the stand-ins; call it after Megatron is imported."""
     from megatron_nanguard.cpurun import stand_ins
 
     stand_ins.after_import()
 
 
 def uninstall() -> None:
-    """Put torch and Megatron back as they were."""
+    """Undo `install` and `after_import`."""
     from megatron_nanguard.cpurun import mapping, stand_ins
 
     stand_ins.restore()
@@ -51,15 +51,14 @@ def launch(
     """Fork `nproc` ranks that run SCRIPT, and return the exit code of the first that fails; see `launcher.launch`."""
     from megatron_nanguard.cpurun import launcher
 
-    outcome = launcher.launch(nproc, script, args, timeout=timeout, show=show, in_rank=in_rank, modules=preload)
-    return outcome.code
+    return launcher.launch(nproc, script, args, timeout=timeout, show=show, in_rank=in_rank, modules=preload).code
 
 
 def run_under_torchrun(script: str, args: Sequence[str], in_rank: Callable[[], None] | None = None) -> int:
-    """Run SCRIPT as the rank that torchrun started, and return its exit code; see `torchrun.run_under_torchrun`."""
-    from megatron_nanguard.cpurun import torchrun
+    """Run SCRIPT as the rank that torchrun started, and return its exit code; see `script.run_under_torchrun`."""
+    from megatron_nanguard.cpurun import script as script_file
 
-    return torchrun.run_under_torchrun(script, args, in_rank)
+    return script_file.run_under_torchrun(script, args, in_rank)
 
 
 def pretrain_script() -> Path:

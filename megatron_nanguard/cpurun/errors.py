@@ -1,4 +1,4 @@
-"""What can go wrong in this room, which imports no other one.
+"""Errors of this room, which imports no other one.
 
 CpuRunError
     UnmappedCuda    a torch.cuda call that has no counterpart on the CPU
@@ -13,11 +13,11 @@ class CpuRunError(RuntimeError):
 
 
 class UnmappedCuda(CpuRunError):
-    """A torch.cuda call was made that no piece of the mapping answers."""
+    """A torch.cuda call was made that the mapping does not cover."""
 
     @classmethod
     def of(cls, call: str) -> UnmappedCuda:
-        """Name the call and the way to report it.
+        """Error with the name of the call and how to report it.
 
         Args:
             call: Dotted name below `torch.cuda`, e.g. `memory.caching_allocator_alloc`.
@@ -29,4 +29,4 @@ class UnmappedCuda(CpuRunError):
 
 
 class LaunchRefused(CpuRunError):
-    """The process is in no state from which ranks can be forked."""
+    """Ranks cannot be started from this process."""

@@ -1,4 +1,4 @@
-"""The life of one rank, from fork to its end."""
+"""What one forked rank does, from the fork to its exit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Program:
-    """What every rank does.
+    """The script that every rank runs.
 
     Attributes:
         script: Path of the script.
@@ -41,16 +41,16 @@ class Program:
 
 @dataclass(frozen=True)
 class ForkedRank:
-    """Where a rank sits.
+    """What the launcher gives to one rank.
 
     Attributes:
         rank: Global rank.
         nproc: Number of ranks, all on this machine.
-        port: Of the rendezvous store, which lives in the launcher.
-        launcher_pid: The rank ends with it.
+        port: Port of the rendezvous store, which runs in the launcher.
+        launcher_pid: The rank ends when this process ends.
         stdout: Write end of a pipe.
         stderr: Write end of a pipe.
-        not_ours: Descriptors inherited from the launcher.
+        launcher_descriptors: File descriptors of the launcher, which the rank closes.
     """
 
     rank: int
@@ -59,11 +59,11 @@ class ForkedRank:
     launcher_pid: int
     stdout: int
     stderr: int
-    not_ours: Sequence[int]
+    launcher_descriptors: Sequence[int]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What torchrun would set."""
+        """Environment variables that torchrun would set."""
         return {
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self.rank),
@@ -74,27 +74,27 @@ class ForkedRank:
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(self.port),
             "GLOO_SOCKET_IFNAME": "lo",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 is a client of the store, too
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 is a client of the store as well
             "TORCHELASTIC_RESTART_COUNT": "0",
         }
 
 
-def live(seat: ForkedRank, work: Program, on_failure: Callable[[], None]) -> NoReturn:
+def run_rank(forked: ForkedRank, program: Program, on_failure: Callable[[], None]) -> NoReturn:
     """Body of a forked rank.
 
     Args:
-        seat: Where it sits.
-        work: What it does.
-        on_failure: Stamps the moment of its failure.
+        forked: Its number, pipes and rendezvous.
+        program: The script that it runs.
+        on_failure: Called at the moment of its failure.
     """
     code = 1
     try:
-        _take(seat)
-        if work.in_rank is not None:
-            work.in_rank()
-        code = run_script(work.script, work.args, on_failure)
-        _end_as_an_interpreter(code)
-    except BaseException:  # nothing may climb into the launcher's stack, of which this process is a copy
+        _set_up(forked)
+        if program.in_rank is not None:
+            program.in_rank()
+        code = run_script(program.script, program.args, on_failure)
+        _exit_as_python_does(code)
+    except BaseException:  # no exception may reach the launcher's frames, which this process has copied
         on_failure()
         traceback.print_exc()
     finally:
@@ -104,7 +104,7 @@ def live(seat: ForkedRank, work: Program, on_failure: Callable[[], None]) -> NoR
 
 
 def die_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends (Linux); leave now if it has ended already."""
+    """Have the kernel kill this process when its parent ends (Linux); exit now if the parent has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -119,27 +119,27 @@ def redirect(stdout: int, stderr: int) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
-def _take(seat: ForkedRank) -> None:
-    os.setpgid(0, 0)  # its own group: data loader workers go down with it
-    die_with(seat.launcher_pid)
+def _set_up(forked: ForkedRank) -> None:
+    os.setpgid(0, 0)  # its own process group, which its data loader workers join
+    die_with(forked.launcher_pid)
     for number in STOPPING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING_SIGNALS)
-    redirect(seat.stdout, seat.stderr)
-    for descriptor in (seat.stdout, seat.stderr, *seat.not_ours):
+    redirect(forked.stdout, forked.stderr)
+    for descriptor in (forked.stdout, forked.stderr, *forked.launcher_descriptors):
         os.close(descriptor)
     faulthandler.enable(sys.stderr)
     faulthandler.register(STACKS_SIGNAL, sys.stderr, all_threads=True)
-    os.environ.update(seat.environment)
-    if seat.rank:
-        warnings.filterwarnings("ignore")  # the host's own, once from rank 0
+    os.environ.update(forked.environment)
+    if forked.rank:
+        warnings.filterwarnings("ignore")  # rank 0 shows those of Megatron and torch
 
 
-def _end_as_an_interpreter(code: int) -> None:
-    """Threads, exit handlers, groups: all but the slow tearing down of modules."""
+def _exit_as_python_does(code: int) -> None:
+    """Join threads, run exit handlers, destroy process groups; skip the slow teardown of modules."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     distributed = sys.modules.get("torch.distributed")
     if code == 0 and distributed is not None and distributed.is_initialized():
-        with contextlib.suppress(RuntimeError):  # a peer may be gone already
+        with contextlib.suppress(RuntimeError):  # a peer may have ended already
             distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Import once, fork the ranks, bring every one of them to its end.
+"""Import once, fork the ranks, and end every one of them.
 
 [cpu-run] import 6.3 s, ranks 4.1 s
 """
@@ -15,14 +15,13 @@ from contextlib import contextmanager
 
 from megatron_nanguard.cpurun.forked_rank import LOOPBACK, STOPPING_SIGNALS, ForkedRank, Program
 from megatron_nanguard.cpurun.mapping import install
-from megatron_nanguard.cpurun.outcome import JobResult
 from megatron_nanguard.cpurun.preload import PRELOAD, preload, refuse_threads
 from megatron_nanguard.cpurun.processes import RankProcesses
 from megatron_nanguard.cpurun.rank_output import RankOutput
-from megatron_nanguard.cpurun.waiting import LINGER_SECONDS, conclude, say, wait_for_end
+from megatron_nanguard.cpurun.waiting import LINGER_SECONDS, JobResult, conclude, say, wait_for_end
 
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
-_DRAIN_SECONDS = 1.0  # for output that a dead rank left in its pipe
+_DRAIN_SECONDS = 1.0  # for output that an ended rank left in its pipe
 
 
 class _Stopped(BaseException):
@@ -50,13 +49,13 @@ def launch(
         nproc: Number of ranks.
         script: Path of the script.
         args: Its arguments.
-        timeout: Seconds after the import until all stacks are printed and the ranks ended; None for no end.
+        timeout: Seconds after the import until all stacks are printed and the ranks ended; None for no limit.
         show: RankProcesses whose output is printed; None for all.
         in_rank: Called in each rank before the script.
-        modules: Imported before fork.
+        modules: Imported before the fork.
         linger: Seconds that the others have to end by themselves once a rank failed.
     Raises:
-        LaunchRefused: The process is in no state to be forked.
+        LaunchRefused: This process cannot be forked, see `refuse_threads`.
     """
     started = time.monotonic()
     try:
@@ -65,17 +64,17 @@ def launch(
             preload(modules)
             refuse_threads()
             imported = time.monotonic()
-            outcome = _run(nproc, Program(script, args, in_rank), timeout, show, linger)
+            result = _run(nproc, Program(script, args, in_rank), timeout, show, linger)
     except _Stopped as stopped:
         return JobResult(stopped.code, {})
-    if outcome.code == 0:
+    if result.code == 0:
         say(f"import {imported - started:.1f} s, ranks {time.monotonic() - imported:.1f} s")
-    return outcome
+    return result
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Turn the stopping signals into `_Stopped`, so that the clean-up runs."""
+    """Turn the stopping signals into `_Stopped`, so that `finally` blocks run."""
 
     def stop(number: int, frame: object) -> None:
         raise _Stopped(number)
@@ -88,47 +87,47 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(nproc: int, work: Program, timeout: float | None, show: Collection[int] | None, linger: float) -> JobResult:
+def _run(nproc: int, program: Program, timeout: float | None, show: Collection[int] | None, linger: float) -> JobResult:
     output, ranks = RankOutput(show), RankProcesses(nproc)
     listener = socket.create_server((LOOPBACK, 0), backlog=4 * nproc)
-    gc.freeze()  # the collector would touch, and so copy, every imported page in every rank
+    gc.freeze()  # the garbage collector would write to, and so copy, every imported page in every rank
     try:
         for rank in range(nproc):
-            _fork(rank, nproc, work, listener, output, ranks)
+            _fork(rank, nproc, program, listener, output, ranks)
         with _rendezvous(listener):
             in_time = wait_for_end(ranks, output, timeout, linger)
     finally:
         _bring_down(ranks, output)
         listener.close()
         gc.unfreeze()
-    outcome = conclude(ranks, output, nproc, in_time)
+    result = conclude(ranks, output, nproc, in_time)
     output.close()
-    return outcome
+    return result
 
 
 def _fork(
-    rank: int, nproc: int, work: Program, listener: socket.socket, output: RankOutput, ranks: RankProcesses
+    rank: int, nproc: int, program: Program, listener: socket.socket, output: RankOutput, ranks: RankProcesses
 ) -> None:
     stdout, stderr = output.connect(rank)
-    seat = ForkedRank(
+    forked = ForkedRank(
         rank=rank,
         nproc=nproc,
         port=listener.getsockname()[1],
         launcher_pid=os.getpid(),
         stdout=stdout,
         stderr=stderr,
-        not_ours=(listener.fileno(), *output.read_ends),
+        launcher_descriptors=(listener.fileno(), *output.read_ends),
     )
-    ranks.fork(seat, work)
+    ranks.fork(forked, program)
     os.close(stdout)
     os.close(stderr)
 
 
 @contextmanager
 def _rendezvous(listener: socket.socket) -> Iterator[None]:
-    """The store, in this process: no port can be lost, and it outlives a dying rank 0.
+    """Run the rendezvous store in the launcher: its port is bound already, and it survives the end of rank 0.
 
-    Opened after the fork, because it runs in a thread; the ranks queue at the listening port until then.
+    Opened after the fork, because it starts a thread. Ranks that connect earlier wait in the queue of the port.
     """
     from torch._C._distributed_c10d import TCPStore
 
@@ -139,7 +138,7 @@ def _rendezvous(listener: socket.socket) -> Iterator[None]:
 
 
 def _bring_down(ranks: RankProcesses, output: RankOutput) -> None:
-    """End what still runs and print what it left; a second Ctrl-C must not interrupt this."""
+    """End the ranks that still run and print the rest of their output; a second Ctrl-C does not interrupt this."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING_SIGNALS}
     ranks.bring_down(_GRACE_SECONDS, lambda: output.pump(0.05))
     until = time.monotonic() + _DRAIN_SECONDS

@@ -1,4 +1,4 @@
-"""What is imported before the ranks are forked, so that it is imported once."""
+"""Modules that are imported once, before the ranks are forked."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ PRELOAD = (
 
 
 def preload(names: Sequence[str] = PRELOAD) -> None:
-    """Import the modules, the host's warnings aside, and apply the stand-ins.
+    """Import the modules without their warnings, and apply the stand-ins.
 
-    A module that this release of Megatron does not have is passed over; any other failing import is the host's own
-    and passes through.
+    A module that this release of Megatron does not have is skipped; any other error of an import is raised.
     """
     from megatron_nanguard.cpurun.stand_ins import after_import
 
@@ -64,10 +63,10 @@ def _import_if_there(name: str) -> None:
 
 
 def refuse_threads() -> None:
-    """A thread does not survive fork, and what it held stays locked.
+    """Refuse to fork a process with several threads: the others are not copied, and their locks stay taken.
 
     Raises:
-        LaunchRefused: The imports left more than this one thread.
+        LaunchRefused: There are more threads than this one.
     """
     tasks = Path("/proc/self/task")
     count = len(os.listdir(tasks)) if tasks.is_dir() else 1

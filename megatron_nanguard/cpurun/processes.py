@@ -1,4 +1,4 @@
-"""The forked processes: start, watch, end."""
+"""The processes of the ranks: fork them, collect their exit codes, end them."""
 
 from __future__ import annotations
 
@@ -9,37 +9,64 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from megatron_nanguard.cpurun.forked_rank import STACKS_SIGNAL, STOPPING_SIGNALS, ForkedRank, Program, live
-from megatron_nanguard.cpurun.outcome import Ending
+from megatron_nanguard.cpurun.forked_rank import STACKS_SIGNAL, STOPPING_SIGNALS, ForkedRank, Program, run_rank
 
 _STAMP = struct.Struct("d")
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How one rank ended by itself.
+
+    Attributes:
+        status: Exit code, or minus the number of the signal that killed it.
+        at: Monotonic seconds: when the rank itself noticed its failure, else when the launcher found it ended.
+    """
+
+    status: int
+    at: float
+
+    @property
+    def code(self) -> int:
+        """Exit code as a shell reports it: 128 + signal."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+    @property
+    def words(self) -> str:
+        """`exit code 3` or `signal SIGKILL`."""
+        return f"exit code {self.status}" if self.status >= 0 else f"signal {signal.Signals(-self.status).name}"
+
+
 class RankProcesses:
-    """The processes of one run, each the leader of a process group of its own."""
+    """The processes of one job, each the leader of a process group of its own.
+
+    Attributes:
+        endings: Rank to how it ended, of the ranks that ended by themselves.
+    """
 
     def __init__(self, nproc: int) -> None:
         self._pids: dict[int, int] = {}
         self._stamps = mmap.mmap(-1, _STAMP.size * nproc)  # shared with the ranks, zero until one fails
         self.endings: dict[int, Ending] = {}
 
-    def fork(self, seat: ForkedRank, work: Program) -> None:
+    def fork(self, forked: ForkedRank, program: Program) -> None:
         """Start one rank.
 
-        The stopping signals are held back meanwhile, so that none meets the copy of the launcher's handlers.
+        The stopping signals are blocked meanwhile: the rank begins with a copy of the launcher's handlers for them.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
         pid = os.fork()
         if pid == 0:
-            live(seat, work, lambda: self._stamp(seat.rank))
-        self._pids[pid] = seat.rank
+            run_rank(forked, program, lambda: self._stamp(forked.rank))
+        self._pids[pid] = forked.rank
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.setpgid(pid, pid)  # the child does it too: whoever comes first
+            os.setpgid(pid, pid)  # the rank does the same; whichever comes first
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING_SIGNALS)
 
     def _stamp(self, rank: int) -> None:
-        """Runs in the rank. The first stamp counts."""
+        """Note the time of a rank's first failure; runs in the rank."""
         if not self._stamped_at(rank):
             _STAMP.pack_into(self._stamps, _STAMP.size * rank, time.monotonic())
 
@@ -48,22 +75,23 @@ class RankProcesses:
 
     @property
     def are_running(self) -> bool:
-        """Whether any rank is left."""
+        """Whether any rank still runs."""
         return bool(self._pids)
 
     def reap(self) -> None:
-        """Take note of the ranks that ended by themselves."""
+        """Record the endings of the ranks that ended by themselves since the last call."""
         for rank, status in self._collect():
             self.endings[rank] = Ending(status, self._stamped_at(rank) or time.monotonic())
 
     def _collect(self) -> list[tuple[int, int]]:
+        """Ranks that have ended since the last call, with their exit status."""
         ended = []
         for pid in list(self._pids):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 ended.append((self._pids.pop(pid), os.waitstatus_to_exitcode(status)))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # what it left behind
+                    os.killpg(pid, signal.SIGKILL)  # children that the rank left running
         return ended
 
     def print_stacks(self) -> None:
@@ -72,7 +100,7 @@ class RankProcesses:
             os.kill(pid, STACKS_SIGNAL)
 
     def bring_down(self, grace_seconds: float, meanwhile: Callable[[], None]) -> None:
-        """End all ranks and their children: asked first, killed after the grace.
+        """End all ranks and their children: SIGTERM first, SIGKILL after the grace period.
 
         Args:
             grace_seconds: Between the two.

@@ -1,4 +1,4 @@
-"""What the ranks print: line by line, with the rank in front.
+"""Prints the output of the ranks line by line, with the rank in front.
 
 [rank0]  iteration  1/ 3 | ... lm loss: 4.646446E+00 | ...
 [rank5] Traceback (most recent call last):
@@ -38,7 +38,7 @@ class RankOutput:
         self._tails: dict[int, collections.deque[str]] = {}
 
     def connect(self, rank: int) -> tuple[int, int]:
-        """Make the pipes of one rank, and return the write ends of its stdout and stderr."""
+        """Make the pipes of one rank; returns the write ends for its stdout and stderr."""
         self._tails[rank] = collections.deque(maxlen=TAIL_LINES)
         return self._pipe(rank, sys.stdout), self._pipe(rank, sys.stderr)
 
@@ -55,11 +55,15 @@ class RankOutput:
 
     @property
     def read_ends(self) -> list[int]:
-        """For a forked rank to close: they belong to the launcher."""
+        """Descriptors that a forked rank inherits and closes."""
         return [key.fd for key in self._selector.get_map().values()]
 
     def pump(self, wait_seconds: float) -> None:
-        """Print what came, waiting for something to come if need be."""
+        """Print what the ranks have written.
+
+        Args:
+            wait_seconds: Longest wait when nothing has been written yet.
+        """
         for key, _ in self._selector.select(wait_seconds):
             pipe: _Pipe = key.data
             data = os.read(key.fd, _CHUNK_BYTES)
@@ -79,11 +83,11 @@ class RankOutput:
             pipe.target.write(text)
 
     def tail(self, rank: int) -> list[str]:
-        """The rank's last lines, as printed."""
+        """Last lines of a rank, as printed."""
         return list(self._tails[rank])
 
     def close(self) -> None:
-        """Let go of pipes that are still open, e.g. held by a grandchild."""
+        """Close pipes that are still open, for example because a child of a rank holds the other end."""
         for descriptor in self.read_ends:
             self._selector.unregister(descriptor)
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Device "cuda" is the CPU: about 200 attributes of torch, changed in small pieces and put back by `uninstall()`.
+"""Makes device "cuda" the CPU: changes about 200 attributes of torch, which `uninstall()` restores.
 
-What is faked: device queries, streams, memory numbers, the device's random generator, where tensors live, nccl.
-What is not: every number is computed by torch's CPU kernels, every collective runs on gloo.
+Faked are device queries, streams, memory numbers, the device's random generator, the device of tensors, and nccl.
+The numbers are real: torch's CPU kernels compute them, and collectives run on gloo.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import os
 import sys
 
 from megatron_nanguard.cpurun.errors import LaunchRefused
-from megatron_nanguard.cpurun.mapping.accelerator import map_accelerator
+from megatron_nanguard.cpurun.mapping.accelerator import map_accelerator, map_compiling
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
-from megatron_nanguard.cpurun.mapping.compiling import map_compiling
 from megatron_nanguard.cpurun.mapping.distributed import map_distributed
 from megatron_nanguard.cpurun.mapping.factories import map_factories
 from megatron_nanguard.cpurun.mapping.generators import map_generators
-from megatron_nanguard.cpurun.mapping.memory import map_memory
-from megatron_nanguard.cpurun.mapping.queries import map_queries
+from megatron_nanguard.cpurun.mapping.queries import map_memory, map_queries
 from megatron_nanguard.cpurun.mapping.streams import map_streams
 from megatron_nanguard.cpurun.mapping.tensor_methods import map_tensor_methods
 from megatron_nanguard.cpurun.mapping.unmapped import refuse_the_rest
 
-PIECES = (
+_PIECES = (
     map_queries,
     map_streams,
     map_memory,
@@ -32,21 +30,21 @@ PIECES = (
     map_compiling,
     map_distributed,
     map_accelerator,
-    refuse_the_rest,  # last: it refuses what the others left
+    refuse_the_rest,  # last: it refuses the calls that no other piece has changed
 )
 
 changed = ChangedAttributes()
 
 
 def install() -> None:
-    """Map device "cuda" onto the CPU; a second call does nothing.
+    """Map device "cuda" onto the CPU; a second call has no effect.
 
     Call it before Megatron is imported: Megatron binds `torch.compile` and some collectives at import.
 
     Raises:
         LaunchRefused: torch already sees an accelerator.
     """
-    if changed.is_open:
+    if changed.is_applied:
         return
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -55,12 +53,12 @@ def install() -> None:
 
     if torch.cuda.is_available():
         raise LaunchRefused("torch sees an accelerator: set CUDA_VISIBLE_DEVICES= (empty) to run on CPU ranks")
-    # Megatron asks for it on devices older than capability 10; it means nothing on the CPU.
+    # Megatron requires it on devices older than capability 10; it has no effect on the CPU.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    for piece in PIECES:
+    for piece in _PIECES:
         piece(changed, torch)
 
 
 def uninstall() -> None:
-    """Put back every attribute that `install()` changed."""
+    """Restore every attribute that `install()` changed."""
     changed.restore()

@@ -1,4 +1,4 @@
-"""What torch's own code, autocast and the profiler ranges ask about the accelerator."""
+"""`torch.accelerator`, autocast, profiler ranges and `torch.compile`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from megatron_nanguard.cpurun.mapping.device_arguments import on_cpu
 
 
 def map_accelerator(changes: ChangedAttributes, torch: Any) -> None:
-    """Tell torch itself the truth, send autocast to the CPU, let profiler ranges do nothing."""
-    # torch's Adam asks torch.accelerator every step and would start the CUDA runtime; DataLoader would pin.
-    truth: dict[str, object] = {
+    """`torch.accelerator` reports that there is none, autocast casts on the CPU, profiler ranges do nothing."""
+    # torch's Adam asks torch.accelerator every step and would start the CUDA runtime; DataLoader would pin memory.
+    no_accelerator: dict[str, object] = {
         "current_accelerator": lambda check_available=False: None,
         "is_available": lambda: False,
         "device_count": lambda: 0,
     }
-    for name, answer in truth.items():
+    for name, answer in no_accelerator.items():
         changes.put(torch.accelerator, name, answer)
     changes.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
     ranges: dict[str, object] = {
@@ -43,3 +43,19 @@ def _casting_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _no_range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
     yield
+
+
+def map_compiling(changes: ChangedAttributes, torch: Any) -> None:
+    """`torch.compile` returns the function as it is; inductor would start a C++ compiler in every rank.
+
+    Megatron's `jit_fuser` and the MoE router call it.
+    """
+    changes.wrap(torch, "compile", lambda original: _compile)
+
+
+def _compile(model: Any = None, **kwargs: Any) -> Any:
+    return _unchanged if model is None else model
+
+
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function

@@ -1,4 +1,4 @@
-"""Which attributes were changed, and what stood there before."""
+"""Attributes that were changed, with their values before."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ _MISSING = object()
 
 
 class ChangedAttributes:
-    """Changes attributes of modules and classes, and puts them back in reverse order.
+    """Changes attributes of modules and classes, and restores them in reverse order.
 
-    A wrapper that somebody copied (`from torch import compile`) outlives the changes's page; it then passes
-    through to the original, because it asks at call time whether the changes is open.
+    A copy of a wrapper (`from torch import compile`) stays in place after `restore`. It then calls the original,
+    because it checks at each call whether the changes still apply.
     """
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, str, object]] = []
 
     @property
-    def is_open(self) -> bool:
-        """Whether anything is changed at present."""
+    def is_applied(self) -> bool:
+        """Whether any attribute is changed at present."""
         return bool(self._entries)
 
     def put(self, owner: Any, name: str, value: object) -> None:
-        """Set `owner.name`, remembering what the owner itself held (an inherited attribute is not its own)."""
+        """Set `owner.name`, and remember the value that the owner itself had; an inherited attribute does not count."""
         self._entries.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
@@ -36,16 +36,16 @@ class ChangedAttributes:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return (mapped if self.is_open else original)(*args, **kwargs)
+            return (mapped if self.is_applied else original)(*args, **kwargs)
 
         self.put(owner, name, staticmethod(wrapper) if name == "__new__" else wrapper)
 
     def names(self, owner: Any) -> set[str]:
-        """Names of the owner's attributes that were changed."""
+        """Names of the attributes of an owner that are changed."""
         return {name for entry, name, _ in self._entries if entry is owner}
 
     def restore(self) -> None:
-        """Put everything back, last change first."""
+        """Restore all attributes, last change first."""
         while self._entries:
             owner, name, original = self._entries.pop()
             if original is _MISSING:

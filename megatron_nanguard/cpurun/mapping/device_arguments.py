@@ -1,4 +1,4 @@
-"""What counts as a cuda device, and which one is current in this rank."""
+"""Reads the device arguments that torch accepts, and holds the index of the current device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CurrentDevice:
-    """Index that `torch.cuda.set_device` chose; every index is the CPU."""
+    """The index that `torch.cuda.set_device` chose; every index is the CPU."""
 
     index = 0
 
@@ -45,5 +45,5 @@ def is_cuda(device: Any) -> bool:
 
 
 def on_cpu(device: Any) -> Any:
-    """The device itself, or "cpu" in place of a cuda device."""
+    """Return "cpu" for a cuda device, and any other device unchanged."""
     return "cpu" if is_cuda(device) else device

@@ -1,4 +1,4 @@
-"""Process groups: nccl becomes gloo, which takes none of nccl's options.
+"""Process groups: gloo takes the place of nccl, without the options that it does not know.
 
 Only names of `torch.distributed` are changed, never those of `distributed_c10d`: its coalescing manager tells
 collectives apart by identity.
@@ -14,7 +14,7 @@ from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
 def map_distributed(changes: ChangedAttributes, torch: Any) -> None:
-    """Where groups are made, and the barrier, which takes device numbers."""
+    """Wrap the functions that make process groups, and the barrier, which takes device numbers."""
     changes.wrap(torch.distributed, "init_process_group", _starting)
     changes.wrap(torch.distributed, "new_group", _grouping)
     changes.wrap(torch.distributed, "barrier", _waiting)

@@ -1,4 +1,4 @@
-"""Functions that make tensors or bring them from disk: a cuda device becomes the CPU."""
+"""Functions that make tensors or load them: a cuda device becomes the CPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_
 
 
 def map_factories(changes: ChangedAttributes, torch: Any) -> None:
-    """Megatron passes `device="cuda"` or `device=torch.cuda.current_device()`, and pins host memory."""
+    """Make tensors on the CPU where Megatron passes `device="cuda"`, a device index, or `pin_memory`."""
     for name in FACTORIES:
         changes.wrap(torch, name, _making_on_cpu)
     for name in METHODS:
@@ -75,7 +75,7 @@ def _loading_to_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _location(map_location: Any) -> Any:
-    """`torch.load`'s argument: None would bring a tensor back to the device it was saved from."""
+    """The `map_location` of `torch.load`: None would load a tensor to the device it was saved from."""
     if map_location is None or is_cuda(map_location):
         return "cpu"
     if isinstance(map_location, dict):
@@ -84,7 +84,7 @@ def _location(map_location: Any) -> Any:
 
 
 def _entering_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`with torch.device("cuda"):` makes everything inside on that device."""
+    """`with torch.device("cuda"):` sets the device of the tensors made inside."""
     return lambda self, device: original(self, on_cpu(device))
 
 

@@ -1,12 +1,12 @@
-"""Two generators, so that the device's random state is a state of its own.
+"""Two random generators: one for the device, one for the CPU, as on a machine with an accelerator.
 
-A draw without a generator uses torch's default generator, and nearly every such draw in Megatron is a draw of the
-device (weights, dropout, router noise). So the default generator becomes the device's, and a second one stands for
-the CPU: `torch.manual_seed`, `get_rng_state`, `set_rng_state`, `initial_seed`, the random factories without a cuda
-device, and `Tensor.random_` use that one.
+Calls without a generator draw from torch's default generator. In Megatron nearly all of them draw on the device
+(weights, dropout, router noise), so the default generator becomes the device's. A second generator serves the CPU:
+`torch.manual_seed`, `get_rng_state`, `set_rng_state`, `initial_seed`, the random factories without a cuda device, and
+`Tensor.random_` use it.
 
-`Tensor.random_` matters: a DataLoader draws its seed with it, on TP rank 0 only. Taken from the device's generator
-that would set the TP ranks' dropout out of step without any message.
+`Tensor.random_` is included because a DataLoader draws its seed with it, on TP rank 0 only. If it drew from the
+device's generator, dropout would silently differ between the TP ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRAWING_FACTORIES = ("rand", "randn", "randint", "randperm")
 
 
 class DefaultGenerators:
-    """`torch.cuda.default_generators`: the device's generator under every index of this machine."""
+    """`torch.cuda.default_generators`: the device's generator at every index."""
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
@@ -38,7 +38,7 @@ class DefaultGenerators:
 def map_generators(changes: ChangedAttributes, torch: Any) -> None:
     """Split torch's one generator into the device's and the CPU's; both start in the same state.
 
-    Every answer is a function of its own: torch._dynamo refuses a bound method that stands under two names.
+    Each attribute gets a function of its own: torch._dynamo refuses a bound method that has two names.
     """
     device = torch.default_generator
     cpu = torch.Generator()
@@ -107,7 +107,7 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def _drawing_from(original: Callable[..., Any], cpu: Any) -> Callable[..., Any]:
-    """A random factory: the CPU's generator, unless a cuda device or a generator is asked for."""
+    """Draw from the CPU's generator, unless a cuda device or a generator is given."""
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")

@@ -1,7 +1,8 @@
-"""Questions about devices: how many, which one, what it can do."""
+"""Questions about devices: how many, which one, what it can do, how much memory is taken (none)."""
 
 from __future__ import annotations
 
+import collections
 import types
 from typing import Any
 
@@ -29,9 +30,33 @@ PROPERTIES = types.SimpleNamespace(
     shared_memory_per_multiprocessor=49152,
 )
 
+MEMORY_NUMBERS = (
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_cached",
+    "max_memory_cached",
+    "device_memory_used",
+    "memory_usage",
+    "utilization",
+    "temperature",
+    "power_draw",
+    "clock_rate",
+)
+MEMORY_ACTIONS = (
+    "empty_cache",
+    "ipc_collect",
+    "reset_peak_memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "set_per_process_memory_fraction",
+)
+
 
 class DeviceContext:
-    """`torch.cuda.device(n)`: the index is n inside."""
+    """`with torch.cuda.device(n):` makes n the current index."""
 
     def __init__(self, device: Any) -> None:
         self.index = index_of(device)
@@ -45,7 +70,7 @@ class DeviceContext:
 
 
 def set_device(device: Any) -> None:
-    """Make a device current; an index beyond the last rank of this machine is refused, as by the real one."""
+    """Make a device current; like torch, refuse an index without a device (there is one per local rank)."""
     index = index_of(device)
     if index >= device_count():
         raise RuntimeError(f"set_device({device!r}): index below {device_count()} expected (one device per local rank)")
@@ -53,7 +78,7 @@ def set_device(device: Any) -> None:
 
 
 def lazy_init() -> None:
-    """Nothing may start the real runtime: whoever tries took a cuda device past the mapping."""
+    """Refuse to start the CUDA runtime: a call that is not mapped has passed a cuda device to C++."""
     raise UnmappedCuda(
         "torch was asked to start the real CUDA runtime: a call that is not mapped took a cuda device down to C++; "
         "please report it with this traceback, which shows the call, to the megatron_nanguard issue tracker"
@@ -61,7 +86,7 @@ def lazy_init() -> None:
 
 
 def map_queries(changes: ChangedAttributes, torch: Any) -> None:
-    """Megatron insists on `is_available`; timers, RNG code and memory reports ask the rest."""
+    """Answer as one device per local rank; Megatron requires `is_available`, its timers and RNG code ask the rest."""
     answers: dict[str, object] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -85,3 +110,27 @@ def map_queries(changes: ChangedAttributes, torch: Any) -> None:
     }
     for name, answer in answers.items():
         changes.put(torch.cuda, name, answer)
+
+
+def map_memory(changes: ChangedAttributes, torch: Any) -> None:
+    """Report no device memory in use; Megatron's `report_memory` and its training log ask for it."""
+    answers: dict[str, object] = dict.fromkeys(MEMORY_NUMBERS, _zero) | dict.fromkeys(MEMORY_ACTIONS, _nothing)
+    answers |= {
+        "memory_stats": lambda device=None: collections.defaultdict(int),
+        "host_memory_stats": lambda: collections.defaultdict(int),
+        "memory_summary": lambda *args, **kwargs: "mapped-cpu: no device memory\n",
+        "memory_snapshot": lambda *args, **kwargs: [],
+        "mem_get_info": lambda device=None: (PROPERTIES.total_memory, PROPERTIES.total_memory),
+    }
+    for name, answer in answers.items():
+        changes.put(torch.cuda, name, answer)
+        if hasattr(torch.cuda.memory, name):
+            changes.put(torch.cuda.memory, name, answer)
+
+
+def _zero(*args: Any, **kwargs: Any) -> int:
+    return 0
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass

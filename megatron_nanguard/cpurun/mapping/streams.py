@@ -1,4 +1,4 @@
-"""Streams and events: the CPU does everything in program order, so there is nothing to wait for."""
+"""Streams and events: the CPU runs everything in program order, so waiting has no effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megatron_nanguard.cpurun.mapping.device_arguments import current as current
 
 
 class Event:
-    """Keeps the moment at which it was recorded."""
+    """`torch.cuda.Event`: keeps the time at which it was recorded."""
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
@@ -38,7 +38,7 @@ class Event:
 
 
 class Stream:
-    """A name for a line of work; all lines are the one of the CPU."""
+    """`torch.cuda.Stream`: an identity only, all work runs in program order."""
 
     _ids = itertools.count(1)
 
@@ -90,7 +90,7 @@ _current = _CurrentStream()
 
 
 class StreamContext:
-    """`torch.cuda.stream(s)`: s is current inside; None changes nothing."""
+    """`with torch.cuda.stream(s):` makes s current; None has no effect."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -105,13 +105,13 @@ class StreamContext:
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Make a stream current, as `torch.cuda.set_stream` does."""
+    """Make a stream current; None has no effect, as in `torch.cuda.set_stream`."""
     if stream is not None:
         _current.stream = stream
 
 
 def map_streams(changes: ChangedAttributes, torch: Any) -> None:
-    """DDP overlap, MoE side streams, the schedules and the timers use streams and events."""
+    """Replace streams and events, which DDP overlap, MoE side streams, schedules and timers use."""
     _current.stream = _current.default = Stream()
     answers: dict[str, object] = {
         "Stream": Stream,

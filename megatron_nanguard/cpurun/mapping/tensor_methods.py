@@ -1,4 +1,4 @@
-"""Tensors: every one of them says that it is on the device, and moving is a copy only towards the host."""
+"""Methods of tensors: `is_cuda` is True, moving to the device is free, moving to the host makes a copy."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from megatron_nanguard.cpurun.mapping.device_arguments import current, is_cuda
 
 
 def map_tensor_methods(changes: ChangedAttributes, torch: Any) -> None:
-    """Moves, and the questions by which Megatron sorts and routes tensors."""
+    """Wrap the moves, and the questions that Megatron asks to tell device tensors from host tensors."""
     tensor = torch.Tensor
     changes.wrap(tensor, "to", lambda original: _moving(original, torch))
     changes.wrap(tensor, "cuda", lambda original: lambda self, *args, **kwargs: _to_device(self))
     changes.wrap(tensor, "cpu", lambda original: lambda self, *args, **kwargs: _to_host(self, original))
     changes.wrap(tensor, "type", _typed)
-    # MoE token dispatchers and optimizers ask it before they copy to the host.
-    changes.put(tensor, "is_cuda", property(lambda self: _is_here(self) and self.layout == torch.strided))
+    # MoE token dispatchers and optimizers check it before they copy to the host.
+    changes.put(tensor, "is_cuda", property(lambda self: _is_on_cpu(self) and self.layout == torch.strided))
     changes.wrap(
-        tensor, "get_device", lambda original: lambda self: current.index if _is_here(self) else original(self)
+        tensor, "get_device", lambda original: lambda self: current.index if _is_on_cpu(self) else original(self)
     )
     changes.wrap(tensor, "pin_memory", lambda original: lambda self, device=None: self)
     changes.wrap(tensor, "is_pinned", lambda original: lambda self, device=None: False)
     changes.wrap(tensor, "record_stream", lambda original: lambda self, stream: None)
 
 
-def _is_here(tensor: Any) -> bool:
+def _is_on_cpu(tensor: Any) -> bool:
     return bool(tensor.device.type == "cpu")
 
 
 def _to_device(tensor: Any) -> Any:
-    return tensor if _is_here(tensor) else tensor.to("cpu")
+    return tensor if _is_on_cpu(tensor) else tensor.to("cpu")
 
 
 def _to_host(tensor: Any, original: Callable[..., Any]) -> Any:
-    """A copy: a device-to-host copy is a snapshot, an alias would change with the next step."""
-    return tensor.clone() if _is_here(tensor) else original(tensor)
+    """Copy, as a move from device to host does: an alias would change with the next step."""
+    return tensor.clone() if _is_on_cpu(tensor) else original(tensor)
 
 
 def _moving(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _moving(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
                 kwargs["device"] = "cpu"
             else:
                 args = ("cpu", *args[1:])
-        elif _is_host(target, torch) and _is_here(self):
+        elif _is_host(target, torch) and _is_on_cpu(self):
             kwargs.setdefault("copy", True)
         return original(self, *args, **kwargs)
 
@@ -59,12 +59,12 @@ def _is_host(target: Any, torch: Any) -> bool:
 
 
 def _typed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Megatron's optimizers sort parameters by the string `torch.cuda.FloatTensor` and refuse others."""
+    """Report `torch.cuda.FloatTensor` and the like: Megatron's optimizers accept parameters by that string."""
 
     def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is None:
             name = original(self)
-            return name.replace("torch.", "torch.cuda.", 1) if _is_here(self) else name
+            return name.replace("torch.", "torch.cuda.", 1) if _is_on_cpu(self) else name
         if isinstance(dtype, str):
             dtype = dtype.replace("torch.cuda.", "torch.")
         return original(self, dtype, *args, **kwargs)

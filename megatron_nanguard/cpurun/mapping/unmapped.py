@@ -1,4 +1,4 @@
-"""Whatever is public in `torch.cuda` and answered by no piece fails under its own name."""
+"""Makes the public calls of `torch.cuda` that are not mapped fail with their own name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from megatron_nanguard.cpurun.errors import UnmappedCuda
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
-# Types, exceptions and typing names stay; so do sub-modules and the Tensor and Storage classes.
+# Types, exceptions and typing names are left alone, as are sub-modules and the Tensor and Storage classes.
 KEPT = frozenset(
     {
         "amp",
@@ -32,7 +32,7 @@ SUBMODULES = ("random", "memory")
 
 
 def refuse_the_rest(changes: ChangedAttributes, torch: Any) -> None:
-    """Refuse every public callable that the pieces before this one left alone."""
+    """Replace every public callable that has not been changed by one that raises `UnmappedCuda`."""
     for name in dir(torch.cuda):
         value = getattr(torch.cuda, name)
         if _is_call(name, value) and name not in changes.names(torch.cuda):
@@ -52,7 +52,7 @@ def _is_call(name: str, value: Any) -> bool:
 
 
 def _refusing(name: str, original: Any) -> Any:
-    if isinstance(original, type):  # still a class, for isinstance and annotations
+    if isinstance(original, type):  # a class still, for isinstance and annotations
         return type(original.__name__, (), {"__init__": _refuse(name), "__module__": original.__module__})
     return functools.wraps(original)(_refuse(name))
 

@@ -1,7 +1,6 @@
-"""Places inside Megatron that rely on Transformer Engine, Apex, a source tree or a fresh process.
+"""Replaces functions of Megatron that need Transformer Engine, Apex, a source tree or a fresh process.
 
-Applied after the import of Megatron, before the ranks are forked. Each one passes over a release that has no such
-place.
+Applied after the import of Megatron, before the ranks are forked. A stand-in skips a release that lacks its function.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from megatron_nanguard.cpurun.stand_ins.loading_adam import let_adam_be_loaded
 from megatron_nanguard.cpurun.stand_ins.sequence_parallel_norm import allow_sequence_parallel
 from megatron_nanguard.cpurun.stand_ins.start_up import fork_the_checkpoint_queue, keep_help_texts
 
-# module that must be imported, stand-in that gets it
+# module of Megatron, stand-in that changes it
 STAND_INS = (
     ("megatron.core.datasets.utils", use_compiled_helpers),
     ("megatron.core.transformer.torch_norm", allow_sequence_parallel),
@@ -31,7 +30,7 @@ _applied: set[Any] = set()
 
 
 def after_import() -> None:
-    """Apply every stand-in whose module is imported by now; a later call adds those imported since."""
+    """Apply every stand-in whose module has been imported; a later call adds the ones imported since."""
     for name, stand_in in STAND_INS:
         module = sys.modules.get(name)
         if module is not None and stand_in not in _applied:
@@ -40,6 +39,6 @@ def after_import() -> None:
 
 
 def restore() -> None:
-    """Put Megatron back as it was."""
+    """Restore Megatron's functions."""
     changed.restore()
     _applied.clear()

@@ -2,7 +2,7 @@
 
 Megatron's DotProductAttention refuses CP > 1: only Transformer Engine has it. Here every rank gathers keys and
 values of the whole sequence over its CP group (backward: reduce-scatter), puts the zig-zag chunks back in order and
-masks by position; the attention itself stays Megatron's. Causal self attention only. With CP 1 nothing is touched.
+masks by position; Megatron's attention computes the rest. Causal self attention only. CP 1 runs as before.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from torch import Tensor
 
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
-MESSAGE = (
-    "[cpu-run] context parallel size {size}: Megatron's local attention has none, a plain PyTorch one takes its place "
-    "(keys and values gathered over the context-parallel group, causal self attention only)"
-)
 _said: list[str] = []
 
 
@@ -50,13 +46,13 @@ def zigzag_positions(seq_length: int, cp_size: int) -> Tensor:
     return torch.stack([torch.cat([chunks[r], chunks[2 * cp_size - 1 - r]]) for r in range(cp_size)])
 
 
-def gathered(key: Tensor, value: Tensor, mask: Tensor | None, group: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys and values of the whole sequence in order, and the mask of this rank's queries.
+def gather_sequence(key: Tensor, value: Tensor, mask: Tensor | None, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gather keys and values of the whole sequence in order, and make the mask of this rank's queries.
 
     Args:
         key: [s / cp, b, heads, d], this rank's chunks.
         value: Same shape.
-        mask: [b, 1, s / cp, s], True where masked, as the data loader made it; None for a plain causal mask.
+        mask: [b, 1, s / cp, s], True where masked, as the data loader made it; None to mask causally.
         group: Context-parallel group.
     Returns:
         key [s, b, heads, d], value (same), mask [b or 1, 1, s / cp, s].
@@ -65,14 +61,14 @@ def gathered(key: Tensor, value: Tensor, mask: Tensor | None, group: Any) -> tup
     positions = zigzag_positions(key.size(0) * group.size(), group.size())
     order = torch.argsort(positions.flatten())
     if group.size() > 1:
-        key, value = _whole(key, group)[order], _whole(value, group)[order]
+        key, value = _all_parts(key, group)[order], _all_parts(value, group)[order]
     if mask is None:
         mask = (torch.arange(order.numel())[None, :] > positions[group.rank()][:, None])[None, None]
     return key, value, mask
 
 
-def _whole(part: Tensor, group: Any) -> Tensor:
-    """All ranks' parts one after the other; the gradient comes back summed over the ranks.
+def _all_parts(part: Tensor, group: Any) -> Tensor:
+    """Parts of all ranks, concatenated; the backward pass sums their gradients over the ranks.
 
     Collective: the context-parallel group, forward and backward.
     """
@@ -95,7 +91,7 @@ def _building(original: Callable[..., Any]) -> Callable[..., Any]:
                 f"{config.context_parallel_size}; the CPU stand-in has causal self attention only"
             )
         plain = copy.copy(config)
-        plain.context_parallel_size = 1  # what the original insists on
+        plain.context_parallel_size = 1  # the original refuses other sizes
         original(self, plain, layer_number, attn_mask_type, attention_type, *args, **kwargs)
         self.config = config
         self.gathered_over = _context_group(kwargs.get("pg_collection"))
@@ -110,21 +106,24 @@ def _attending(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         group = getattr(self, "gathered_over", None)
         if group is not None:
-            key, value, attention_mask = gathered(key, value, attention_mask, group)
+            key, value, attention_mask = gather_sequence(key, value, attention_mask, group)
         return original(self, query, key, value, attention_mask, *args, **kwargs)
 
     return forward
 
 
 def _context_group(groups: Any) -> Any:
-    """The layer's own collection of groups where it holds one, else Megatron's global state."""
+    """Context-parallel group of the layer's own process groups, else that of Megatron's global state."""
     from megatron.core import parallel_state
 
     return getattr(groups, "cp", None) or parallel_state.get_context_parallel_group()
 
 
 def _say_once(size: int) -> None:
-    message = MESSAGE.format(size=size)
+    message = (
+        f"[cpu-run] context parallel size {size}: Megatron's local attention has none, a plain PyTorch one takes its "
+        "place (keys and values gathered over the context-parallel group, causal self attention only)"
+    )
     if torch.distributed.get_rank() == 0 and message not in _said:
         _said.append(message)
         print(message, file=sys.stderr)

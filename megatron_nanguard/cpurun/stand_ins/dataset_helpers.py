@@ -1,7 +1,8 @@
 """The compiled index builder of Megatron's data sets, without a compiler.
 
-The wheel ships the compiled `helpers_cpp` but no Makefile: `compile_helpers` would fail and rank 0 leave. A source
-tree has the Makefile but needs pybind11; where a wheel of Megatron is installed beside it, its compiled module serves.
+The wheel ships the compiled `helpers_cpp` but no Makefile: `compile_helpers` would fail and end rank 0. A source tree
+has the Makefile but needs pybind11; if a wheel of Megatron is installed beside it, the compiled module of the wheel is
+used.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ MODULE = "megatron.core.datasets.helpers_cpp"
 
 
 def use_compiled_helpers(changes: ChangedAttributes, datasets_utils: Any) -> None:
-    """Skip `make` where a compiled module is at hand; else Megatron's own way stays.
+    """Skip `make` where a compiled module is found; elsewhere Megatron compiles as usual.
 
     Source: megatron/core/datasets/utils.py, compile_helpers
     """
-    if hasattr(datasets_utils, "compile_helpers") and (_is_importable() or _taken_from_wheel()):
+    if hasattr(datasets_utils, "compile_helpers") and (_is_importable() or _loaded_from_wheel()):
         changes.wrap(datasets_utils, "compile_helpers", lambda original: lambda: None)
 
 
@@ -36,7 +37,7 @@ def _is_importable() -> bool:
     return True
 
 
-def _taken_from_wheel() -> bool:
+def _loaded_from_wheel() -> bool:
     compiled = _compiled_in_wheel()
     if compiled is None:
         return False

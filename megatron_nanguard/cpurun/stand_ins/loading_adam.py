@@ -1,8 +1,8 @@
-"""A distributed optimizer over torch's Adam that can be resumed.
+"""Lets the distributed optimizer load a checkpoint into torch's Adam.
 
-Megatron asserts one "step" in a state that torch's Adam leaves empty before its first step, and after loading the
-empty template's step 0 stands in one tensor that all parameters share. So the state is filled before, the step set
-after.
+Megatron expects a "step" in the optimizer's state, which torch's Adam leaves empty before its first step. After
+loading, all parameters would share one "step" tensor that holds 0. So the state is filled before saving or loading, and
+each parameter gets its own step afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sequence parallelism with torch's own norms, which Megatron refuses (only the fused ones are said to have it)."""
+"""Sequence parallelism with torch's own norms, which Megatron allows with fused norms only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 
 def allow_sequence_parallel(changes: ChangedAttributes, torch_norm: Any) -> None:
-    """Build the norm as if without, and mark its parameters.
+    """Build the norm as without sequence parallelism, and mark its parameters.
 
-    The sums are the same; the mark makes `finalize_model_grads` add the gradients up over the TP group.
+    The norm computes the same; the mark makes `finalize_model_grads` sum the gradients over the TP group.
 
     Source: megatron/core/transformer/torch_norm.py, WrappedTorchNorm
     """

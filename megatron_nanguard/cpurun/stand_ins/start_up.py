@@ -1,4 +1,4 @@
-"""Seconds saved in every rank; nothing here changes a number."""
+"""Saves seconds in every rank; results do not change."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def fork_the_checkpoint_queue(changes: ChangedAttributes, filesystem_async: Any)
 
 
 def keep_help_texts(changes: ChangedAttributes, argument_utils: Any) -> None:
-    """Parse the help texts of the arguments out of the sources once, not twice in every rank.
+    """Parse the help texts of Megatron's arguments once, not twice in every rank.
 
     Source: megatron/training/argument_utils.py, ArgumentGroupFactory
     """
     factory = getattr(argument_utils, "ArgumentGroupFactory", None)
     if hasattr(factory, "_get_field_docstrings"):
-        changes.wrap(factory, "_get_field_docstrings", _remembering)
+        changes.wrap(factory, "_get_field_docstrings", _cached)
         _read_all_help_texts()
 
 
-def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
+def _cached(original: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[Any, dict[str, str]] = {}
 
     def field_docstrings(self: Any, config_class: Any) -> dict[str, str]:
@@ -46,7 +46,7 @@ def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_all_help_texts() -> None:
-    """Fill the memory before the ranks are forked."""
+    """Fill the cache before the ranks are forked."""
     arguments = sys.modules.get("megatron.training.arguments")
     if arguments is not None and hasattr(arguments, "add_megatron_arguments"):
         arguments.add_megatron_arguments(argparse.ArgumentParser())

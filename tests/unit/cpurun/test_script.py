@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from megatron_nanguard import cpurun
+from megatron_nanguard.cpurun.errors import LaunchRefused
 from megatron_nanguard.cpurun.script import run_script
 
 
@@ -54,3 +56,10 @@ def test_an_exception_is_shown_after_it_was_noted(tmp_path: Path, capsys: pytest
     assert code == 1
     assert seen == [""]
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_without_torchruns_environment_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+
+    with pytest.raises(LaunchRefused, match="nanguard cpu-run --nproc N SCRIPT"):
+        cpurun.run_under_torchrun("script.py", [])

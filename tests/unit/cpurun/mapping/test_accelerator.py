@@ -29,3 +29,10 @@ def test_autocast_for_cuda_casts_on_the_cpu(mapped: Any) -> None:
 def test_profiler_ranges_do_nothing(mapped: Any) -> None:
     with mapped.cuda.nvtx.range("step"):
         assert mapped.cuda.nvtx.range_push("inner") == mapped.cuda.nvtx.range_pop() == 0
+
+
+def test_compile_returns_the_function_in_both_forms(mapped: Any) -> None:
+    def function() -> None: ...
+
+    assert mapped.compile(function) is function
+    assert mapped.compile(mode="max-autotune")(function) is function

@@ -28,7 +28,7 @@ def test_restore_puts_back_the_very_object() -> None:
     changes.restore()
 
     assert Owner.__dict__["method"] is before
-    assert not changes.is_open
+    assert not changes.is_applied
 
 
 def test_restore_leaves_no_copy_of_an_inherited_attribute() -> None:

@@ -60,4 +60,4 @@ def test_an_accelerator_in_sight_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(mapping.LaunchRefused, match="CUDA_VISIBLE_DEVICES"):
         cpurun.install()
 
-    assert not mapping.changed.is_open
+    assert not mapping.changed.is_applied

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from megatron_nanguard.cpurun.stand_ins.context_parallel import gathered, zigzag_positions
+from megatron_nanguard.cpurun.stand_ins.context_parallel import gather_sequence, zigzag_positions
 
 
 @dataclass
@@ -26,7 +26,7 @@ def test_each_rank_holds_a_chunk_from_the_front_and_its_mirror() -> None:
 def test_a_rank_alone_gets_its_own_keys_and_the_causal_mask() -> None:
     key, value = torch.randn(4, 1, 2, 8), torch.randn(4, 1, 2, 8)
 
-    whole_key, whole_value, mask = gathered(key, value, None, Alone())
+    whole_key, whole_value, mask = gather_sequence(key, value, None, Alone())
 
     assert whole_key is key
     assert whole_value is value
@@ -37,4 +37,4 @@ def test_a_rank_alone_gets_its_own_keys_and_the_causal_mask() -> None:
 def test_a_mask_of_the_data_loader_is_kept() -> None:
     key, given = torch.randn(4, 1, 2, 8), torch.zeros(1, 1, 4, 4, dtype=torch.bool)
 
-    assert gathered(key, key, given, Alone())[2] is given
+    assert gather_sequence(key, key, given, Alone())[2] is given

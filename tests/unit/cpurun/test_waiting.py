@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from megatron_nanguard.cpurun.outcome import Ending, failures, first_failure, is_policy_exit
+from megatron_nanguard.cpurun.processes import Ending
+from megatron_nanguard.cpurun.waiting import failures, first_failure, is_policy_exit
 
 
 def test_endings_in_words_and_as_a_shell_reports_them() -> None:
