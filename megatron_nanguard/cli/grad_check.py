@@ -23,7 +23,7 @@ from megatron_nanguard.cli import say
 def command(model: str, batch: Path, deadline: float) -> int:
     """One forward and backward of your model, the same on every rank: "rank 3 only", "all ranks" or "clean".
 
-    FUNCTION takes nothing and gives a torch module and loss_fn(module, batch), or a module alone whose
+    FUNCTION takes no arguments and returns a torch module and loss_fn(module, batch), or a module alone whose
     forward(**batch) gives the loss. The batch is a .safetensors file, or a dictionary of tensors that torch.save
     wrote. Every rank builds with the same seed, so the gradients of all ranks should have the same bits. Exit code 0
     when they are finite and alike, else 1.
@@ -42,8 +42,8 @@ def command(model: str, batch: Path, deadline: float) -> int:
     world_size()
     user_model = UserModel.load(model, batch)
     participant = Participant.join(deadline, memory_share=0.0)
-    verdict = check(participant, user_model)
-    if participant.barrier.rank == verdict.speaker:
-        say(verdict.words)
-    participant.leave(verdict.code, len(verdict.missing))
-    return verdict.code
+    result = check(participant, user_model)
+    if participant.barrier.rank == result.reporter:
+        say(result.words)
+    participant.leave(result.code, len(result.missing))
+    return result.code

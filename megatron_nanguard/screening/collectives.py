@@ -1,6 +1,6 @@
-"""Every collective over one parallel group, with a table that each member knows: row i is what member i gives.
+"""Tests every collective of one parallel group, with a table that all members know: member i contributes row i.
 
-The rows are whole numbers, so a sum over members has one right value in whatever order a backend adds.
+The rows are whole numbers, so a sum over members is exact in any order of additions.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from megatron_nanguard.screening.parallel_groups import Group
 from megatron_nanguard.screening.timed_operation import run_timed
 
 NUMEL = 1 << 16
-"""Elements that a member gives, about: a multiple of the members."""
+"""Elements of each member, rounded down to a multiple of the members."""
 LARGEST = 1024
 """Sums stay exact in float32 (2**24) up to 16384 members."""
 REPEATS = 3
-"""The first call makes the connections; the fastest is told."""
+"""The first call makes the connections; the fastest call is reported."""
 
-# Their names since torch 2.14, which warns of the old ones.
+# Names since torch 2.14, which deprecates the old ones.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_blocks = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One member's part in a group.
+    """This rank as a member of a group.
 
     Attributes:
-        group: its axis and members.
-        handle: of torch.
-        index: this member's.
-        table: float32 [members, elements] in host memory, a multiple of the members long.
-        device: that holds the data.
+        group: its axis and ranks.
+        handle: process group of torch.
+        index: of this rank in the group.
+        table: float32 [members, elements] in host memory; elements are a multiple of members.
+        device: holds the data.
     """
 
     group: Group
@@ -48,31 +48,31 @@ class GroupMember:
     device: torch.device
 
     @classmethod
-    def take(cls, group: Group, handle: dist.ProcessGroup, rank: int, device: torch.device) -> GroupMember:
+    def of(cls, group: Group, handle: dist.ProcessGroup, rank: int, device: torch.device) -> GroupMember:
         """Make the table of a group."""
         members = len(group.ranks)
         table = integers((members, max(1, NUMEL // members) * members), LARGEST, "collective", group.ranks)
         return cls(group, handle, group.ranks.index(rank), table, device)
 
     @property
-    def mine(self) -> Tensor:
-        """What this member gives, on the device; a copy, since a collective in place writes over it."""
+    def contribution(self) -> Tensor:
+        """Row of this member on the device; a copy, since a collective in place overwrites it."""
         return self.table[self.index].to(self.device, copy=True)
 
     def empty(self, numel: int) -> Tensor:
-        """Room for what comes, filled with what no sum gives."""
+        """Buffer for the output, filled with NaN, which no collective here produces."""
         return torch.full((numel,), torch.nan, device=self.device)
 
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """One call, ready to be made.
+    """One collective, ready to start.
 
     Attributes:
-        start: makes it.
-        output: holds the result afterwards.
-        expected: the same in host memory.
-        sources: members whose contribution stands in each of the equal parts of the output; empty for sums.
+        start: starts it.
+        output: on the device, holds the result afterwards.
+        expected: the right result in host memory.
+        sources: rank that each of the equal parts of the output comes from; empty for sums.
     """
 
     start: Callable[[], dist.Work | None]
@@ -82,26 +82,26 @@ class PreparedCall:
 
 
 def _all_reduce(member: GroupMember) -> PreparedCall:
-    output = member.mine
+    output = member.contribution
     start = lambda: dist.all_reduce(output, group=member.handle, async_op=True)  # noqa: E731
     return PreparedCall(start, output, member.table.sum(0), ())
 
 
 def _all_gather(member: GroupMember) -> PreparedCall:
-    mine, output = member.mine, member.empty(member.table.numel())
+    mine, output = member.contribution, member.empty(member.table.numel())
     start = lambda: _gather(output, mine, group=member.handle, async_op=True)  # noqa: E731
     return PreparedCall(start, output, member.table.flatten(), member.group.ranks)
 
 
 def _reduce_scatter(member: GroupMember) -> PreparedCall:
     members = len(member.group.ranks)
-    mine, output = member.mine, member.empty(member.table.shape[1] // members)
+    mine, output = member.contribution, member.empty(member.table.shape[1] // members)
     start = lambda: _reduce_scatter_blocks(output, mine, group=member.handle, async_op=True)  # noqa: E731
     return PreparedCall(start, output, member.table.sum(0).chunk(members)[member.index], ())
 
 
 def _all_to_all(member: GroupMember) -> PreparedCall:
-    mine, output = member.mine, member.empty(member.table.shape[1])
+    mine, output = member.contribution, member.empty(member.table.shape[1])
     start = lambda: dist.all_to_all_single(output, mine, group=member.handle, async_op=True)  # noqa: E731
     blocks = member.table.view(len(member.group.ranks), len(member.group.ranks), -1)
     return PreparedCall(start, output, blocks[:, member.index].flatten(), member.group.ranks)
@@ -109,7 +109,7 @@ def _all_to_all(member: GroupMember) -> PreparedCall:
 
 def _broadcast(member: GroupMember) -> PreparedCall:
     source = member.group.ranks[0]
-    output = member.mine if member.index == 0 else member.empty(member.table.shape[1])
+    output = member.contribution if member.index == 0 else member.empty(member.table.shape[1])
     start = lambda: dist.broadcast(output, source, group=member.handle, async_op=True)  # noqa: E731
     return PreparedCall(start, output, member.table[0], (source,))
 
@@ -124,10 +124,10 @@ OPERATIONS: dict[str, Callable[[GroupMember], PreparedCall]] = {
 
 
 def try_collectives(member: GroupMember, seconds: float) -> Iterator[CollectiveCheck]:
-    """Each operation in turn; the first that does not end is the last.
+    """Test each operation in turn; stop after one that does not end.
 
     Args:
-        member: this member's part.
+        member: this rank in the group.
         seconds: longest wait for one call.
     Collective: the group of the member.
     """

@@ -1,4 +1,4 @@
-"""Data that every rank can make for itself: what should arrive is known without asking who sent it."""
+"""Data that every rank can generate from a key, so that the receiver knows what should arrive."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from megatron_nanguard.replay.digests import named_digests
 
 
 def random_bytes(numel: int, *key: object) -> Tensor:
-    """uint8 [numel] in host memory: every bit pattern, the same wherever the key is the same."""
+    """uint8 [numel] in host memory, the same on every rank for the same key."""
     return torch.randint(0, 256, (numel,), dtype=torch.uint8, generator=_generator(key))
 
 
 def integers(shape: tuple[int, ...], largest: int, *key: object) -> Tensor:
-    """float32 in host memory, whole numbers from -largest to largest: their sums are exact in any order."""
+    """float32 in host memory, whole numbers from -largest to largest; sums are exact in any order."""
     return torch.randint(-largest, largest + 1, shape, generator=_generator(key)).float()
 
 
@@ -26,7 +26,7 @@ def normals(shape: tuple[int, ...], *key: object) -> Tensor:
 
 
 def digest_of(tensor: Tensor) -> str:
-    """16 hex digits, computed on the host: the device that holds the tensor may be the faulty one.
+    """16 hex digits, computed on the host because the tensor's device may be faulty.
 
     Sync: the host waits for the device.
     """

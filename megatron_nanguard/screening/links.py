@@ -1,6 +1,6 @@
-"""Point to point between two ranks: known bytes one way, then the other, digested at both ends.
+"""Tests a link: known bytes from one rank to the other and back, with digests at both ends.
 
-Each link has a group of its own: on gloo a message that never comes breaks every connection of its group.
+Each link has its own process group: on gloo a message that never arrives breaks all connections of its group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP_BYTES = 8
 def try_link(
     link: Link, rank: int, group: dist.ProcessGroup, device: torch.device, seconds: float
 ) -> Iterator[Transfer]:
-    """Both directions, as this end sees them; the first that does not end is the last.
+    """Test both directions, and give the results of this end; stop after a transfer that does not end.
 
     Args:
         link: this rank and its peer.
@@ -41,8 +41,8 @@ def try_link(
             return
 
 
-def lost(link: Link, rank: int, tried: TimedResult) -> Iterator[Transfer]:
-    """Both directions of a link whose connection could not even be made."""
+def unconnected(link: Link, rank: int, tried: TimedResult) -> Iterator[Transfer]:
+    """Results for both directions of a link that did not connect."""
     low, high = link
     for source, target in ((low, high), (high, low)):
         yield Transfer(source, target, _end(source, rank), tried.result, "", "", tried.seconds, tried.words)
@@ -58,7 +58,7 @@ def _transfer(
     warm_up = torch.zeros(WARM_UP_BYTES, dtype=torch.uint8, device=device)
     tried = TimedResult("right", 0.0)
     for message in (warm_up, buffer):
-        tried = _pass_on(message, source, target, rank, group, seconds)
+        tried = _send_or_receive(message, source, target, rank, group, seconds)
         if tried.result != "right":
             return Transfer(source, target, _end(source, rank), tried.result, "", expected, tried.seconds, tried.words)
     digest = digest_of(buffer)
@@ -66,7 +66,7 @@ def _transfer(
     return Transfer(source, target, _end(source, rank), result, digest, expected, tried.seconds)
 
 
-def _pass_on(
+def _send_or_receive(
     message: torch.Tensor, source: int, target: int, rank: int, group: dist.ProcessGroup, seconds: float
 ) -> TimedResult:
     backend = dist.get_backend(group)

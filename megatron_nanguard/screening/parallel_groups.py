@@ -1,4 +1,4 @@
-"""Which groups and which links a parallel layout uses, in Megatron's default order of ranks."""
+"""The groups and links that a parallel layout uses, in Megatron's default order of ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPANS = {
 }
 """Name of a family of groups: the axes of its grid, and those along which its members differ."""
 _RINGS = ("tp", "cp", "dp", "pp", "ep", "expert_tp", "expert_dp")
-"""Families whose neighbours exchange point to point; the last pipeline stage and the first do so with virtual ones."""
+"""Families whose neighbours send point to point; virtual pipeline stages connect the last stage to the first."""
 
 Link = tuple[int, int]
 """Two ranks, the lower first."""
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 def layout_of(world: int, *, tp: int, pp: int, cp: int, ep: int, expert_tp: int | None) -> ParallelSizes:
-    """The sizes of all axes.
+    """Compute the sizes of all axes.
 
     Args:
         world: number of ranks.
@@ -51,9 +51,9 @@ def layout_of(world: int, *, tp: int, pp: int, cp: int, ep: int, expert_tp: int 
         pp: pipeline parallel size.
         cp: context parallel size.
         ep: expert parallel size.
-        expert_tp: tensor parallel size inside the experts; None for `tp`, as Megatron has it.
+        expert_tp: tensor parallel size inside the experts; None for `tp`, as in Megatron.
     Raises:
-        SettingsError: the ranks cannot be laid out so.
+        SettingsError: the sizes do not divide the number of ranks.
     """
     expert_tp = tp if expert_tp is None else expert_tp
     _must_divide(world, f"--tp {tp} x --cp {cp} x --pp {pp}", tp * cp * pp)
@@ -79,8 +79,10 @@ def _must_divide(world: int, words: str, product: int) -> None:
 
 
 def families(sizes: ParallelSizes) -> tuple[tuple[Group, ...], ...]:
-    """The groups of every family; those of one family share no member, and a family with the groups of another is left
-    out: without experts theirs are the dense ones."""
+    """The groups of every family; those of one family share no member.
+
+    A family with the same groups as an earlier one is left out: without experts, theirs are the dense groups.
+    """
     found: dict[tuple[tuple[int, ...], ...], str] = {}
     for axis in _SPANS:
         if members := _members(axis, sizes):
@@ -89,7 +91,7 @@ def families(sizes: ParallelSizes) -> tuple[tuple[Group, ...], ...]:
 
 
 def links(sizes: ParallelSizes) -> tuple[Link, ...]:
-    """Neighbours on the ring of every group, ascending."""
+    """Links between neighbours on the ring of every group, ascending."""
     found: set[Link] = set()
     for axis in _RINGS:
         for ranks in _members(axis, sizes):
@@ -98,12 +100,12 @@ def links(sizes: ParallelSizes) -> tuple[Link, ...]:
 
 
 def pairs(groups: Iterable[Sequence[int]]) -> tuple[Link, ...]:
-    """Every two members of the same group, ascending."""
+    """Links between all members of the same group, ascending."""
     return tuple(sorted({_pair(a, b) for ranks in groups for a, b in combinations(ranks, 2)}))
 
 
 def rounds(wanted: Sequence[Link]) -> tuple[tuple[Link, ...], ...]:
-    """Links in rounds: no rank stands twice in one, so that all links of a round are tried at the same time."""
+    """Split links into rounds in which each rank occurs once, so that all links of a round can run at the same time."""
     left, found = list(wanted), []
     while left:
         chosen = dict.fromkeys(_matching(left))

@@ -1,4 +1,4 @@
-"""This rank in the screening: its process groups, its device, its place in the store."""
+"""This rank in a screening: its process groups, its device, its access to the store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from megatron_nanguard.screening.store_barrier import StoreBarrier
 from megatron_nanguard.screening.timed_operation import TimedResult, run_timed
 
 COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
-"""What moves data between devices of a kind."""
+"""Backend of torch.distributed by kind of device."""
 MEMORY_SHARES = {"cpu": 0.01, "cuda": 0.5, "npu": 0.5}
-"""Of the free memory, unless asked otherwise: the CPU needs seconds for each GiB."""
-PARTING_SECONDS = 5.0
+"""Default share of the free memory; the CPU takes seconds for each GiB."""
+LEAVE_SECONDS = 5.0
 LONGEST = timedelta(hours=1)
-"""Of a process group on accelerators, where a timeout ends the process before it could say why: ours comes first."""
+"""Timeout of a process group on accelerators, where it would end the process without a report: ours expires first."""
 
 
 def world_size() -> int:
-    """Number of ranks, as torchrun says it.
+    """Number of ranks, from torchrun's environment.
 
     Raises:
         SettingsError: torchrun did not start this process.
@@ -44,12 +44,12 @@ def world_size() -> int:
 
 @dataclass(frozen=True)
 class Participant:
-    """Everything that a stage needs of this rank.
+    """This rank, as the stages use it.
 
     Attributes:
-        barrier: the ranks in the store.
-        tested: the device.
-        deadline: seconds that nothing waits longer than.
+        barrier: waits for the other ranks in the store.
+        tested: the device of this rank.
+        deadline: longest wait for one operation, in seconds.
     """
 
     barrier: StoreBarrier
@@ -61,7 +61,7 @@ class Participant:
         """Start torch.distributed on the device of this rank.
 
         Raises:
-            NanguardError: the ranks did not come together.
+            NanguardError: not all ranks connected in time.
         Collective: all ranks.
         """
         backend = training_device()
@@ -80,13 +80,13 @@ class Participant:
         return cls(barrier, DeviceUnderTest(device, backend, memory_share), deadline)
 
     def as_record(self) -> RankScreening:
-        """This rank, with nothing tried yet."""
+        """A record of this rank without results."""
         return RankScreening(self.barrier.rank, socket.gethostname(), self.tested.backend.facts().name)
 
     def new_group(self, ranks: tuple[int, ...]) -> tuple[dist.ProcessGroup | None, TimedResult]:
-        """A group for one trial; None for a rank outside of it, and where its members did not connect.
+        """Make a process group; None for a rank outside of it, or when its members did not connect.
 
-        Every rank names every group, in the same order, because torch counts them.
+        Every rank makes every group, in the same order: torch numbers them.
 
         Collective: the ranks of the group connect.
         """
@@ -101,21 +101,21 @@ class Participant:
         return (made[0] if made else None), tried
 
     def wait_for_all(self, stage: str) -> None:
-        """Meet the others after a stage, in which at most one thing took as long as the deadline.
+        """Wait for the others after a stage, in which at most one operation took as long as the deadline.
 
         Raises:
-            RanksMissing: some did not come.
+            RanksMissing: some ranks did not come in time.
         """
         self.barrier.wait(stage, 2 * self.deadline)
 
     def leave(self, code: int, missing: int) -> None:
-        """Part from the others; with something wrong at once, since a broken group would be waited for at the exit.
+        """Leave the job; with an exit code other than 0 at once, since torch would wait for a broken group at exit.
 
         Args:
             code: exit code.
             missing: ranks that do not come back.
         """
-        self.barrier.leave(self.barrier.world - 1 - missing, PARTING_SECONDS)
+        self.barrier.leave(self.barrier.world - 1 - missing, LEAVE_SECONDS)
         if code:
             leave_now(code)
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What one rank tries, stage after stage, in step with all others."""
+"""Runs the stages of a screening on one rank, in step with all others."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.screening import BAD, CollectiveCheck, DeviceCheck, RankScreening, Transfer
 from megatron_nanguard.screening.checks import CHECKS, check_device
 from megatron_nanguard.screening.collectives import GroupMember, try_collectives
-from megatron_nanguard.screening.links import lost, try_link
+from megatron_nanguard.screening.links import try_link, unconnected
 from megatron_nanguard.screening.parallel_groups import Group, Link, families, links, pairs, rounds
 from megatron_nanguard.screening.participant import Participant
 from megatron_nanguard.screening.stage_progress import StageProgress
 from megatron_nanguard.screening.timed_operation import TimedResult
 
 MOST_MEMBERS = 32
-"""Of a group whose pairs are all tried: a rank keeps a connection of its own to each."""
-DEVICE_FAILED = "a device failed"
+"""Largest group whose pairs are all tested: a rank keeps a connection to each other member."""
 
 
 class RankChecks:
-    """The stages, and what this rank saw in them.
+    """The stages, and the results of this rank.
 
     Attributes:
-        notes: what was not tried, and why.
+        notes: sentences about tests that were left out.
     """
 
     def __init__(self, participant: Participant, sizes: ParallelSizes) -> None:
@@ -36,14 +35,14 @@ class RankChecks:
         self._families, self._links = families(sizes), links(sizes)
         self._rounds = rounds(self._links)
         steps = len(CHECKS) + len(self._rounds) + len(self._families)
-        self._watched = StageProgress(steps, is_shown=self._rank == 0)
+        self._progress = StageProgress(steps, is_shown=self._rank == 0)
         self._devices: list[DeviceCheck] = []
         self._transfers: list[Transfer] = []
         self._collectives: list[CollectiveCheck] = []
 
     @property
     def result(self) -> RankScreening:
-        """What this rank saw so far."""
+        """Results of this rank so far."""
         return replace(
             self._participant.as_record(),
             devices=tuple(self._devices),
@@ -52,15 +51,15 @@ class RankChecks:
         )
 
     def run(self) -> None:
-        """All stages.
+        """Run all stages.
 
         Raises:
-            RanksMissing: some ranks did not come to the end of a stage.
+            RanksMissing: some ranks did not reach the end of a stage.
         Collective: all ranks.
         """
-        with self._watched:
+        with self._progress:
             self._try_device()
-            if self._participant.barrier.is_marked(DEVICE_FAILED):
+            if self._participant.barrier.is_marked("a device failed"):
                 self.notes.append(
                     "links and collectives were not tried: a device that raised an error is of no more use"
                 )
@@ -75,7 +74,7 @@ class RankChecks:
             self._announce("devices", name)
             self._devices += check_device(name, self._participant.tested)
         if any(check.result == "failed" for check in self._devices):
-            self._participant.barrier.mark(DEVICE_FAILED)
+            self._participant.barrier.mark("a device failed")
         self._participant.wait_for_all("devices")
 
     def _try_links(self, stage: str, in_rounds: Sequence[Sequence[Link]]) -> None:
@@ -89,7 +88,7 @@ class RankChecks:
 
     def _try_link(self, link: Link, handle: dist.ProcessGroup | None, tried: TimedResult) -> list[Transfer]:
         if handle is None:
-            return list(lost(link, self._rank, tried))
+            return list(unconnected(link, self._rank, tried))
         return list(try_link(link, self._rank, handle, self._participant.tested.device, self._participant.deadline))
 
     def _try_groups(self, family: Sequence[Group]) -> None:
@@ -106,11 +105,11 @@ class RankChecks:
     def _try_group(self, group: Group, handle: dist.ProcessGroup | None, tried: TimedResult) -> list[CollectiveCheck]:
         if handle is None:
             return [CollectiveCheck(*group, "connect", tried.result, (), tried.seconds, tried.words)]
-        member = GroupMember.take(group, handle, self._rank, self._participant.tested.device)
+        member = GroupMember.of(group, handle, self._rank, self._participant.tested.device)
         return list(try_collectives(member, self._participant.deadline))
 
     def _narrow(self) -> None:
-        """All pairs of the groups that failed anywhere, unless they are links that were tried."""
+        """Test all pairs of the groups that failed on any rank, except links that were tested already."""
         failed = [group.ranks for family in self._families for group in family]
         failed = [ranks for ranks in failed if self._participant.barrier.is_marked(str(ranks))]
         for ranks in failed:
@@ -121,4 +120,4 @@ class RankChecks:
 
     def _announce(self, stage: str, detail: str) -> None:
         self._participant.barrier.set_activity(f"{stage}, {detail}")
-        self._watched.step(stage, detail)
+        self._progress.step(stage, detail)

@@ -1,4 +1,4 @@
-"""What a screening found, as a person reads it: what was tried, then who is named, then the hints.
+"""Prints the result of a screening: a table of the tests, then outliers, hints and notes.
 
 tried                               right  not right
 matmul, bfloat16                        7  rank 5
@@ -20,7 +20,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.screening import Outlier, Screening
 
 SHOWN = 6
-"""Most links in a cell, and most pieces of evidence under an accusation."""
+"""Most links in a cell, and most lines of evidence of an outlier."""
 
 
 def print_screening(screening: Screening, console: Console) -> None:
@@ -35,14 +35,14 @@ def _table(screening: Screening) -> Table:
     table.add_column("tried")
     table.add_column("right", justify="right")
     table.add_column("not right")
-    for what, views in _rows(screening).items():
-        wrong = sorted(who for who, is_right in views.items() if not is_right)
-        table.add_row(printable(what), str(len(views) - len(wrong)), Text(_named(wrong), style="red"))
+    for test, results in _rows(screening).items():
+        wrong = sorted(ranks for ranks, is_right in results.items() if not is_right)
+        table.add_row(printable(test), str(len(results) - len(wrong)), Text(_words(wrong), style="red"))
     return table
 
 
 def _rows(screening: Screening) -> dict[str, dict[tuple[int, ...], bool]]:
-    """What was tried, then on whom (a rank, or source and target), then whether it was right."""
+    """Test to (a rank, or source and target) to whether the result was right."""
     rows: dict[str, dict[tuple[int, ...], bool]] = {}
     for each in screening.ranks:
         for check in each.devices:
@@ -57,16 +57,16 @@ def _rows(screening: Screening) -> dict[str, dict[tuple[int, ...], bool]]:
         for call in each.collectives:
             if call.result != "unsupported":
                 rows.setdefault(f"{call.operation}, {call.axis}", {})[(each.rank,)] = call.result == "right"
-    return {what: views for what, views in rows.items() if views}
+    return {test: results for test, results in rows.items() if results}
 
 
-def _named(who: list[tuple[int, ...]]) -> str:
-    if not who:
+def _words(wrong: list[tuple[int, ...]]) -> str:
+    if not wrong:
         return ""
-    if len(who[0]) == 1:
-        return name_ranks([rank for (rank,) in who])
-    shown = ", ".join(f"{source} to {target}" for source, target in who[:SHOWN])
-    return shown if len(who) <= SHOWN else f"{shown} and {len(who) - SHOWN} more"
+    if len(wrong[0]) == 1:
+        return name_ranks([rank for (rank,) in wrong])
+    shown = ", ".join(f"{source} to {target}" for source, target in wrong[:SHOWN])
+    return shown if len(wrong) <= SHOWN else f"{shown} and {len(wrong) - SHOWN} more"
 
 
 def _lines(screening: Screening) -> Iterator[Text]:
@@ -75,7 +75,7 @@ def _lines(screening: Screening) -> Iterator[Text]:
         yield from _indented(_evidence(outlier))
     yield from (Text(printable(f"hint: {hint}"), style="yellow") for hint in screening.hints)
     yield from (Text(printable(f"note: {note}")) for note in screening.notes)
-    yield Text(_verdict(screening), style="bold red" if screening.outliers else "bold green")
+    yield Text(_summary(screening), style="bold red" if screening.outliers else "bold green")
 
 
 def _evidence(outlier: Outlier) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _indented(lines: Iterable[str]) -> Iterator[Text]:
     return (Text(f"  {printable(line)}") for line in lines)
 
 
-def _verdict(screening: Screening) -> str:
+def _summary(screening: Screening) -> str:
     tried = f"{screening.sizes.world} ranks in {screening.seconds:.0f} s"
     count = len(screening.outliers)
     if not count:

@@ -1,4 +1,4 @@
-"""The order of a screening; nothing else knows it."""
+"""The order of a screening: join, test on every rank, collect the results, name the outliers, leave."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.screening import RankScreening, Screening
-from megatron_nanguard.screening.naming import naming_in
 from megatron_nanguard.screening.outliers import find_outliers
 from megatron_nanguard.screening.outliers.hints import hints
 from megatron_nanguard.screening.participant import Participant
 from megatron_nanguard.screening.rank_checks import RankChecks
 from megatron_nanguard.screening.store_barrier import RanksMissing
+from megatron_nanguard.topology.rank_sets import describe
 
-LAST_WORDS_SECONDS = 20.0
-"""For results and the exit code, once every rank has met every other or been named."""
+RESULT_SECONDS = 20.0
+"""Longest wait for the results and for the exit code, after the last stage."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Request:
 
     Attributes:
         sizes: the layout.
-        deadline: seconds that nothing waits longer than.
-        memory_share: of the free memory of each device that is tried; None for the default of its kind.
+        deadline: longest wait for one operation, in seconds.
+        memory_share: share of each device's free memory that is tested; None for the default of its kind.
     """
 
     sizes: ParallelSizes
@@ -36,14 +36,14 @@ class Request:
     memory_share: float | None
 
 
-def screen(request: Request, tell: Callable[[Screening], None]) -> int:
-    """Screen the ranks of this job; every one of them calls it.
+def screen(request: Request, report: Callable[[Screening], None]) -> int:
+    """Screen the ranks of this job; every rank calls it.
 
     Args:
         request: the same on every rank.
-        tell: gets the result, on one rank.
+        report: called with the result, on the lowest rank that is there.
     Returns:
-        0 when nobody was named, else 1, alike on all ranks.
+        0 when there is no outlier, else 1; the same on all ranks.
     Collective: all ranks.
     """
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -58,13 +58,13 @@ def screen(request: Request, tell: Callable[[Screening], None]) -> int:
     barrier = participant.barrier
     barrier.store_result(to_json(rank_checks.result).decode())
     if barrier.rank == min(rank for rank in range(barrier.world) if rank not in missing):
-        found = barrier.results(barrier.world - len(missing), LAST_WORDS_SECONDS)
+        found = barrier.results(barrier.world - len(missing), RESULT_SECONDS)
         results = [from_json(RankScreening, each) for each in found]
         seconds = time.monotonic() - began
         screening = _conclude(request.sizes, results, missing, rank_checks.notes, started=started, seconds=seconds)
-        tell(screening)
+        report(screening)
         barrier.set_exit_code(int(bool(screening.outliers)))
-    code = barrier.exit_code(LAST_WORDS_SECONDS + request.deadline)
+    code = barrier.exit_code(RESULT_SECONDS + request.deadline)
     participant.leave(code, len(missing))
     return code
 
@@ -82,11 +82,17 @@ def _conclude(
         started=started,
         seconds=seconds,
         sizes=sizes,
-        outliers=find_outliers(ranks, missing, naming_in(sizes)),
+        outliers=find_outliers(ranks, missing, _rank_names(sizes)),
         hints=hints(ranks),
         notes=(*notes, *_unsupported(ranks)),
         ranks=tuple(ranks),
     )
+
+
+def _rank_names(sizes: ParallelSizes) -> Callable[[int], str]:
+    """Words for a rank of a layout, such as `rank 5 (TP 1, PP 1, DP 0)`."""
+    places = {rank: Coordinates.in_default_order(rank, sizes) for rank in range(sizes.world)}
+    return lambda rank: describe([rank], places, sizes)[0].words
 
 
 def _unsupported(ranks: Sequence[RankScreening]) -> list[str]:

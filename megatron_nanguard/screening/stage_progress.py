@@ -1,4 +1,4 @@
-"""How far the screening is, for whoever watches rank 0: a bar on a terminal, a line per stage elsewhere."""
+"""Progress of a screening on rank 0: a bar on a terminal, a line per stage elsewhere."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class StageProgress:
     """Context manager around a screening.
 
     Args:
-        steps: how many there are.
-        is_shown: on this rank.
+        steps: number of steps.
+        is_shown: whether this rank shows it.
     """
 
     def __init__(self, steps: int, is_shown: bool) -> None:
@@ -38,11 +38,11 @@ class StageProgress:
             self._bar.stop()
 
     def step(self, stage: str, detail: str) -> None:
-        """Show what comes next.
+        """Show the next step.
 
         Args:
             stage: such as "links".
-            detail: the step in it.
+            detail: the step in that stage.
         """
         if self._bar is not None:
             self._bar.update(self._task, description=f"{stage}: {detail}")

@@ -1,4 +1,4 @@
-"""Where ranks meet between two stages: in the store, with a deadline, and with a word on where the late ones are."""
+"""A barrier in the store, with a deadline, that says which ranks are missing and what they were doing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from megatron_nanguard.coordination.store import Store, decide_once, wait_for
 
 
 class RanksMissing(Exception):
-    """Some ranks did not come to a meeting; all that came know it.
+    """Some ranks did not reach a barrier; raised on all ranks that did.
 
     Attributes:
-        at: rank to what it was doing.
+        at: missing rank to its last activity.
     """
 
     def __init__(self, stage: str, at: Mapping[int, str]) -> None:
@@ -22,10 +22,10 @@ class RanksMissing(Exception):
 
 
 class StoreBarrier:
-    """The ranks of one screening.
+    """The ranks of one screening, and the values that they share.
 
     Args:
-        store: own client, under a prefix that names the screening.
+        store: a client of its own, with a prefix for the screening.
         rank: this rank.
         world: number of ranks.
     """
@@ -35,14 +35,14 @@ class StoreBarrier:
         self._store = store
 
     def set_activity(self, what: str) -> None:
-        """Say what this rank does next, should it never come back from it."""
+        """Publish what this rank does next, in case it hangs there."""
         self._store.set(f"at/{self.rank}", what)
 
     def wait(self, stage: str, seconds: float) -> None:
-        """Wait until every rank has done a stage.
+        """Wait until every rank has finished a stage.
 
         Raises:
-            RanksMissing: on every rank that came, when some did not in time.
+            RanksMissing: on every rank that came in time, when others did not.
         Store: every rank waits for one key.
         """
         self._store.set(f"{stage}/rank/{self.rank}", "1")
@@ -56,38 +56,43 @@ class StoreBarrier:
             raise RanksMissing(stage, {rank: self._read(f"at/{rank}") for rank in missing})
 
     def mark(self, name: str) -> None:
-        """Leave a mark that every rank sees after the next barrier."""
+        """Set a flag that every rank sees after the next barrier."""
         self._store.set(f"mark/{name}", "1")
         self._store.add("marks", 1)
 
     def is_marked(self, name: str) -> bool:
-        """Whether some rank left this mark."""
+        """Whether any rank set this flag."""
         return int(self._store.add("marks", 0)) > 0 and bool(self._store.check([f"mark/{name}"]))
 
     def store_result(self, result: str) -> None:
-        """Leave this rank's result."""
+        """Publish the result of this rank."""
         self._store.set(f"result/{self.rank}", result)
         self._store.add("results", 1)
 
     def results(self, awaited: int, seconds: float) -> tuple[bytes, ...]:
-        """The results that were handed in, by rank, once as many are there or the time is over."""
+        """Results in the order of ranks, when enough have come or the time is over.
+
+        Args:
+            awaited: number of results to wait for.
+            seconds: longest wait.
+        """
         self._count_to("results", awaited, seconds)
         there = [f"result/{rank}" for rank in range(self.world) if self._store.check([f"result/{rank}"])]
         return tuple(self._store.get(key) for key in there)
 
     def set_exit_code(self, code: int) -> None:
-        """Tell everyone the exit code."""
+        """Publish the exit code for all ranks."""
         self._store.set("code", str(code))
 
     def exit_code(self, seconds: float) -> int:
-        """The exit code; 1 when nobody told it in time."""
+        """Wait for the exit code; 1 when it was not published in time."""
         return int(self._store.get("code")) if wait_for(self._store, "code", seconds) else 1
 
     def leave(self, others: int, seconds: float) -> None:
-        """Leave; the rank that may hold the store waits for the others, which still read from it.
+        """Leave the screening; rank 0, which may hold the store, waits until the others have read from it.
 
         Args:
-            others: how many there are.
+            others: number of other ranks.
             seconds: longest wait.
         """
         self._store.add("left", 1)

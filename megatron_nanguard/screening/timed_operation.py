@@ -1,4 +1,4 @@
-"""One operation of torch.distributed under a deadline: what came of it is a result, not an exception."""
+"""Runs one operation of torch.distributed with a deadline; errors and timeouts become results."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch.distributed as dist
 from megatron_nanguard.records.screening import Result
 
 PAUSE_SECONDS = 0.0005
-"""Between two looks at an operation that runs on an accelerator."""
+"""Between two queries of an operation on an accelerator."""
 
 
 class TimedResult(NamedTuple):
-    """What came of one operation.
+    """Result of one operation.
 
     Attributes:
-        result: "right" says that it ended; its values have not been looked at.
-        seconds: from the call to the end of it.
+        result: "right" when it ended; its values are not compared here.
+        seconds: from the call to its end.
         words: the error, on one line.
     """
 
@@ -33,7 +33,7 @@ def run_timed(start: Callable[[], dist.Work | None], backend: str, seconds: floa
     """Start an operation and wait for it.
 
     Args:
-        start: starts it asynchronously; None is done already.
+        start: starts it; gives the work to wait for, or None when it is done.
         backend: of the process group.
         seconds: longest wait.
     Sync: the host waits for the operation.
@@ -42,7 +42,7 @@ def run_timed(start: Callable[[], dist.Work | None], backend: str, seconds: floa
     try:
         work = start()
         ended = work is None or _has_ended(work, backend, seconds)
-    except RuntimeError as error:  # torch tells of broken connections and of timeouts by nothing more exact
+    except RuntimeError as error:  # torch raises nothing more specific for broken connections and timeouts
         took, words = time.monotonic() - began, str(error).partition("\n")[0]
         if "support" in words:
             return TimedResult("unsupported", took, words)
@@ -52,7 +52,11 @@ def run_timed(start: Callable[[], dist.Work | None], backend: str, seconds: floa
 
 
 def _has_ended(work: dist.Work, backend: str, seconds: float) -> bool:
-    """gloo's point-to-point work knows its end only when it is waited for; elsewhere a wait would not hold the host."""
+    """Whether the work ended in time.
+
+    gloo completes point-to-point work in `wait` only. On other backends `wait` does not block the host, so work is
+    polled there.
+    """
     if backend == "gloo":
         work.wait(timedelta(seconds=seconds))
         return True

@@ -1,4 +1,4 @@
-"""What is tried on one device, in this order; each file gives one result after the other."""
+"""Tests of one device, in this order. Each file yields one result after the other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CHECKS: Final[dict[str, Callable[[DeviceUnderTest], Iterator[DeviceCheck]]]] = {
 
 
 def check_device(name: str, tested: DeviceUnderTest) -> tuple[DeviceCheck, ...]:
-    """One kind of check; an error of the device is a result as well."""
+    """Run one kind of check; an error of the device becomes a result."""
     try:
         return tuple(CHECKS[name](tested))
-    except RuntimeError as error:  # what torch raises for an illegal access, an ECC error and no memory alike
+    except RuntimeError as error:  # torch raises it for an illegal access, an ECC error and lack of memory
         return (DeviceCheck(name, "failed", str(error).partition("\n")[0], "", 0.0),)

@@ -1,4 +1,4 @@
-"""The softmax of attention scores under a causal mask, and exp over its whole range, against float64 on the host."""
+"""Softmax of attention scores with a causal mask, and exp over its range, against float64 on the host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from megatron_nanguard.tensor_names import dtype_name
 
 HEADS, LENGTH = 4, 256
 SPREAD = 6.0
-"""Standard deviation of the scores: some rows lean on one key, others on many."""
+"""Standard deviation of the scores: some rows weight one key, others many."""
 
-# exp of devices is off by some units in the last place of float32, and more on some where its argument is large: it
-# carries the rounding of the argument times log2(e), up to 2**-17 at 80. 2**-12 leaves room, and a wrong bit above the
-# twelfth is seen. bfloat16 has 8 bits.
+# Devices compute exp with an error of some units in the last place of float32, and a larger one for large arguments:
+# rounding the argument times log2(e) gives up to 2**-17 at 80. The bound 2**-12 is larger than that, and still finds a
+# wrong bit above the twelfth. bfloat16 has 8 bits.
 BOUND = {torch.float32: 2.0**-12, torch.bfloat16: 2.0**-7}
 SMALLEST = 2.0**-126
-"""Below it a device may flush to zero."""
+"""Devices may flush smaller numbers to zero."""
 
 
 def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:

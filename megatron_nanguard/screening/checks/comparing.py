@@ -1,4 +1,4 @@
-"""An output beside the reference computed on the host: bit for bit, or within a bound that the caller has reasons for.
+"""Compares an output with a reference computed on the host: exactly, or within a bound.
 
 wrong in 2 of 3 calls, 17 of 131072 values; worst [5, 3, 100]: 96.0, expected 32.0
 """
@@ -15,30 +15,30 @@ from megatron_nanguard.screening.known_data import digest_of
 
 
 def exact(name: str, outputs: Sequence[Tensor], expected: Tensor, seconds: float) -> DeviceCheck:
-    """Judge outputs that have one right value whatever the order of the sums.
+    """Compare outputs that are exact in any order of additions.
 
     Args:
-        name: of the check.
+        name: name of the check.
         outputs: [copies, ...] of each call, in host memory.
-        expected: [...], or the same of one copy.
-        seconds: of the fastest call.
+        expected: [...], of one copy.
+        seconds: duration of the fastest call.
     """
     return within(name, outputs, expected, torch.zeros_like(expected, dtype=torch.float64), seconds)
 
 
 def within(name: str, outputs: Sequence[Tensor], expected: Tensor, bound: Tensor, seconds: float) -> DeviceCheck:
-    """Judge outputs that may be off by a bound.
+    """Compare outputs that may differ from the reference by a bound.
 
     Args:
-        name: of the check.
+        name: name of the check.
         outputs: [copies, ...] of each call, in host memory.
         expected: [...], of one copy.
-        bound: float64 [...], largest difference; where it is not known to be finite nothing is judged.
-        seconds: of the fastest call.
+        bound: float64 [...], largest allowed difference; infinite where nothing is compared.
+        seconds: duration of the fastest call.
     """
     reference = expected.double()
     differences = [(output.double() - reference).abs() for output in outputs]
-    # A NaN compares as neither, so what is not within is wrong.
+    # Every comparison with NaN is False, so `not (difference <= bound)` finds it.
     wrong = [~(difference <= bound) for difference in differences]
     bad_calls = [number for number, each in enumerate(wrong) if bool(each.any())]
     digest = digest_of(outputs[-1])

@@ -1,4 +1,4 @@
-"""The device under test, as the checks see it."""
+"""The device that the checks test."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 from megatron_nanguard.device import Device
 
 REPEATS = 3
-"""Calls of every computation, each compared: a fault may come and go."""
+"""Calls of every computation; each is compared, since a fault may be intermittent."""
 COPIES = 64
-"""Of every problem, side by side on an accelerator: one alone would leave most of its compute units idle."""
+"""Copies of every problem on an accelerator: a single one would leave most compute units idle."""
 
 
 @dataclass(frozen=True)
 class DeviceUnderTest:
-    """Where computations are tried.
+    """A device, and how much of it is tested.
 
     Attributes:
-        device: for torch.
-        backend: ours.
-        memory_share: of the free memory that the memory check fills.
+        device: as torch names it.
+        backend: the same device, for queries.
+        memory_share: share of the free memory that the memory check writes.
     """
 
     device: torch.device
@@ -34,21 +34,21 @@ class DeviceUnderTest:
 
     @property
     def copies(self) -> int:
-        """How many of the same problem make up one call."""
+        """Copies of the problem in one call."""
         return 1 if self.backend.backend == "cpu" else COPIES
 
     @property
     def memory_bytes(self) -> int:
-        """What the memory check fills; the ranks of a host share its memory where they compute on the CPU."""
+        """Bytes that the memory check writes; on the CPU all ranks of a host share its memory."""
         sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.backend.backend == "cpu" else 1
         return int(self.backend.free_bytes() * self.memory_share / sharing)
 
     def spread(self, problem: Tensor) -> Tensor:
-        """The problem on the device, `copies` times in memory of their own."""
+        """Copy the problem to the device `copies` times, each in its own memory."""
         return problem.to(self.device).expand(self.copies, *problem.shape).contiguous()
 
     def repeat(self, compute: Callable[[], Tensor]) -> tuple[Sequence[Tensor], float]:
-        """What each call gave, in host memory, and the seconds of the fastest.
+        """Run a computation `REPEATS` times; returns the outputs in host memory, and the seconds of the fastest call.
 
         Sync: the host waits for the device.
         """

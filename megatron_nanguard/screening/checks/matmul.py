@@ -1,4 +1,4 @@
-"""Matrix products: whole numbers, which have one right answer, and numbers with all their bits, within a bound."""
+"""Matrix products: of whole numbers, compared exactly, and of normal numbers, compared within a bound."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from megatron_nanguard.tensor_names import dtype_name
 
 ROWS, INNER = 384, 256
 
-# A bfloat16 holds whole numbers up to 256: of entries -1, 0 and 1 no partial sum over 256 leaves that range, so neither
-# the order of the sums nor partial sums rounded to bfloat16 change a bit. TF32 keeps 11 bits of a factor, and a float32
-# whole numbers up to 2**24 = 64 * 64 * 4096.
+# A bfloat16 is exact for whole numbers up to 256. With entries -1, 0 and 1 every partial sum of 256 products stays in
+# that range, so neither the order of the sums nor rounding to bfloat16 changes a bit. TF32 keeps 11 bits of a factor. A
+# float32 is exact for whole numbers up to 2**24 = 64 * 64 * 4096.
 LARGEST = {torch.bfloat16: 1, torch.float32: 64}
 
-# Relative to |a| @ |b|. Factors are exact in bfloat16, the sum and its split parts are rounded to 8 bits; TF32 rounds
-# each factor to 11 bits, twice 2**-11, and the sum of 256 products in float32 adds 2**-16.
+# Relative to |a| @ |b|. Factors are exact in bfloat16, the sum and its split parts are rounded to 8 bits. TF32 rounds
+# each factor to 11 bits, which gives twice 2**-11, and the sum of 256 products in float32 adds 2**-16.
 BOUND = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-9}
 
 
 def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
-    """Both kinds in bfloat16 and float32."""
+    """Both kinds, in bfloat16 and in float32."""
     for dtype in (torch.bfloat16, torch.float32):
         short = dtype_name(dtype)
         yield _whole_numbers(tested, dtype, f"matmul of whole numbers, {short}")
-        yield _all_bits(tested, dtype, f"matmul, {short}")
+        yield _normal_numbers(tested, dtype, f"matmul, {short}")
 
 
 def _whole_numbers(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
@@ -40,7 +40,7 @@ def _whole_numbers(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> De
     return exact(name, outputs, a.double() @ b.double(), seconds)
 
 
-def _all_bits(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
+def _normal_numbers(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
     a, b = normals((ROWS, INNER), name, "a").to(dtype), normals((INNER, ROWS), name, "b").to(dtype)
     outputs, seconds = _products(tested, a, b)
     bound = BOUND[dtype] * (a.double().abs() @ b.double().abs())

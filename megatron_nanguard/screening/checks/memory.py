@@ -1,4 +1,4 @@
-"""A share of the free memory, written with a pattern that depends on the place, and its inverse, and read back.
+"""Writes a share of the free memory with a pattern that depends on the address, then its inverse, and reads it back.
 
 wrong in 1 of 8388608 words; first in block 3, word 5120: bits 0000000000000400 differ
 """
@@ -15,13 +15,13 @@ from megatron_nanguard.records.screening import DeviceCheck
 from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 
 BLOCK_WORDS = 1 << 23
-"""64 MiB at a time: the expected pattern needs as much again."""
+"""64 MiB at a time: the expected pattern takes as much memory again."""
 STRIDE = -7046029254386353131
-"""0x9E3779B97F4A7C15, odd: neighbouring words differ in half of their bits."""
+"""0x9E3779B97F4A7C15, odd: neighbouring words differ in about half of their bits."""
 
 
 def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
-    """Fill everything before reading anything, so that a write that lands on another place is seen."""
+    """Write all blocks before reading, which finds writes to a wrong address too."""
     began = time.monotonic()
     blocks = _blocks(tested)
     problems = [_problem(blocks, inverse) for inverse in (False, True)]
@@ -41,7 +41,7 @@ def _blocks(tested: DeviceUnderTest) -> Sequence[Tensor]:
 
 
 def _problem(blocks: Sequence[Tensor], inverse: bool) -> str:
-    """What one pass found.
+    """Write and read all blocks once; returns the first problem in words, or "".
 
     Sync: one host read per block.
     """

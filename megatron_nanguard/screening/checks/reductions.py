@@ -1,4 +1,4 @@
-"""Sums, sums of squares and maxima over rows of whole numbers: one right answer in any order."""
+"""Sums, sums of squares and maxima over rows of whole numbers, which are exact in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from megatron_nanguard.screening.known_data import integers
 
 ROWS, COLUMNS = 256, 4096
 LARGEST = 16
-"""16 * 16 * 4096 = 2**20: far below 2**24, up to which a float32 holds every whole number."""
+"""16 * 16 * 4096 = 2**20: a float32 is exact for whole numbers up to 2**24."""
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda rows: rows.sum(-1),

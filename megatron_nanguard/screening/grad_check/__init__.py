@@ -1,4 +1,4 @@
-"""One forward and backward of a user's model on every rank, alike: whose gradients are bad, or not those of the others.
+"""Compares one forward and backward of a user's model over all ranks, which use the same seed and batch.
 
 rank 3 only: layers.1.weight: 4 NaN, 0 Inf of 64
 """
@@ -20,15 +20,15 @@ from megatron_nanguard.screening.store_barrier import RanksMissing
 from megatron_nanguard.watching import check_grads
 
 SHOWN = 4
-"""Most parameters that a line names."""
+"""Most parameters in a line."""
 
 
 class RankGradients(NamedTuple):
-    """What one rank found.
+    """Gradients of one rank.
 
     Attributes:
-        bad: the loss and the parameters with a bad gradient, in words; empty when all are finite.
-        digests: of the loss and of every gradient, by name.
+        bad: non-finite loss and gradients in words; empty when all are finite.
+        digests: name to digest, of the loss and of every gradient.
     """
 
     bad: list[str]
@@ -36,11 +36,11 @@ class RankGradients(NamedTuple):
 
 
 class GradCheckResult(NamedTuple):
-    """What the ranks say together.
+    """Result of the comparison, the same on all ranks.
 
     Attributes:
         code: exit code.
-        words: the sentence.
+        words: the sentence to print.
         missing: ranks that did not come back.
     """
 
@@ -49,44 +49,44 @@ class GradCheckResult(NamedTuple):
     missing: tuple[int, ...] = ()
 
     @property
-    def speaker(self) -> int:
-        """The rank that prints it: the first that is there."""
+    def reporter(self) -> int:
+        """The rank that prints it: the lowest one that came back."""
         return next(rank for rank in itertools.count() if rank not in self.missing)
 
 
 def check(participant: Participant, user_model: UserModel) -> GradCheckResult:
-    """Try the model on every rank and compare; the verdict is alike on all ranks.
+    """Run the model on every rank and compare the gradients.
 
     Raises:
         SettingsError: the model gives no loss.
     Collective: all ranks.
     """
     barrier = participant.barrier
-    barrier.store_result(json.dumps(_try(participant, user_model)))
+    barrier.store_result(json.dumps(_gradients(participant, user_model)))
     try:
         participant.wait_for_all("gradients")
     except RanksMissing as late:
         missing = tuple(late.at)
         return GradCheckResult(1, f"{name_ranks(missing)} only: did not come back from forward and backward", missing)
-    return conclude(
+    return compare(
         {rank: RankGradients(*json.loads(each)) for rank, each in enumerate(barrier.results(barrier.world, 0.0))}
     )
 
 
-def conclude(seen: Mapping[int, RankGradients]) -> GradCheckResult:
-    """From what every rank saw to one sentence."""
-    bad = {rank: each.bad for rank, each in seen.items() if each.bad}
+def compare(ranks: Mapping[int, RankGradients]) -> GradCheckResult:
+    """Compare the gradients of all ranks, and say in one sentence which ranks differ."""
+    bad = {rank: each.bad for rank, each in ranks.items() if each.bad}
     if bad:
-        who = "all ranks" if len(bad) == len(seen) else f"{name_ranks(list(bad))} only"
+        who = "all ranks" if len(bad) == len(ranks) else f"{name_ranks(list(bad))} only"
         return GradCheckResult(1, f"{who}: {_some(next(iter(bad.values())), '; ')}")
-    usual, count = Counter(tuple(each.digests.items()) for each in seen.values()).most_common(1)[0]
-    if count == len(seen):
+    usual, count = Counter(tuple(each.digests.items()) for each in ranks.values()).most_common(1)[0]
+    if count == len(ranks):
         return GradCheckResult(
-            0, f"clean: every gradient is finite, and the same bit for bit on {name_ranks(list(seen))}"
+            0, f"clean: every gradient is finite, and the same bit for bit on {name_ranks(list(ranks))}"
         )
-    odd = {rank: _different(each.digests, dict(usual)) for rank, each in seen.items() if each.digests != dict(usual)}
+    odd = {rank: _different(each.digests, dict(usual)) for rank, each in ranks.items() if each.digests != dict(usual)}
     what = _some(next(iter(odd.values())), ", ")
-    if 2 * count > len(seen):
+    if 2 * count > len(ranks):
         return GradCheckResult(
             1, f"{name_ranks(list(odd))} only: finite, but other bits than on {count} ranks in {what}"
         )
@@ -97,8 +97,8 @@ def conclude(seen: Mapping[int, RankGradients]) -> GradCheckResult:
     )
 
 
-def _try(participant: Participant, user_model: UserModel) -> RankGradients:
-    """One forward and backward.
+def _gradients(participant: Participant, user_model: UserModel) -> RankGradients:
+    """Run one forward and backward.
 
     Sync: the host reads the loss and the digests.
     """

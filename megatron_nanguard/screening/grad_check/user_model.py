@@ -1,10 +1,10 @@
-"""A user's model and batch for a check of gradients: `pkg.module:build`, and a file of tensors.
+"""Loads the model and the batch of a gradient check: `pkg.module:build`, and a file of tensors.
 
     def build():
         return MyModel(), lambda model, batch: cross_entropy(model(batch["x"]), batch["y"])
 
-`build()` takes nothing and gives a module and `loss_fn(model, batch)`, or a module alone whose `forward(**batch)` gives
-the loss. The batch is a `.safetensors` file, or a dictionary of tensors that torch.save wrote.
+`build()` takes no arguments and returns a module and `loss_fn(model, batch)`, or a module alone whose
+`forward(**batch)` returns the loss. The batch is a `.safetensors` file, or a dictionary of tensors from torch.save.
 """
 
 from __future__ import annotations
@@ -30,17 +30,14 @@ Batch = dict[str, Tensor]
 LossFn = Callable[[Module, Batch], Tensor]
 
 
-SEED = 1234
-
-
 @dataclass(frozen=True)
 class UserModel:
-    """What is checked.
+    """A model with its loss function and one batch.
 
     Attributes:
-        model: in host memory.
-        loss_fn: gives the loss of the model on a batch.
-        batch: tensors by name, in host memory.
+        model: in host memory until `loss_on` moves it.
+        loss_fn: computes the loss of the model on a batch.
+        batch: name to tensor, in host memory.
     """
 
     model: Module
@@ -52,17 +49,17 @@ class UserModel:
         """Build the model with one seed on every rank, and read the batch.
 
         Raises:
-            SettingsError: one of them cannot be used.
+            SettingsError: the model cannot be built, or the batch cannot be read.
         """
         builder = _find(builder_name)
-        torch.manual_seed(SEED)
+        torch.manual_seed(1234)
         return cls(*_build(builder), _read(batch_file))
 
     def loss_on(self, device: torch.device) -> Tensor:
-        """Move everything to the device, and run the forward.
+        """Move model and batch to the device, and compute the loss.
 
         Raises:
-            SettingsError: what comes out is no loss.
+            SettingsError: the result is no single number with a gradient.
         """
         self.model.to(device)
         loss = self.loss_fn(self.model, {name: tensor.to(device) for name, tensor in self.batch.items()})
@@ -73,7 +70,7 @@ class UserModel:
 
 
 def _find(name: str) -> Callable[[], Any]:
-    """The function behind `pkg.module:build`; modules in the working directory are found."""
+    """Import the function `pkg.module:build`; modules in the working directory are found too."""
     module_name, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

@@ -1,34 +1,33 @@
-"""Collectives that failed and that no accused device, rank or link explains."""
+"""Names groups whose collectives failed, unless a bad device, rank or link explains them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.screening import BAD, CollectiveCheck, Outlier
-from megatron_nanguard.screening.naming import Naming
 from megatron_nanguard.screening.parallel_groups import Group
 
 
 def find_bad_groups(
-    checks: Mapping[int, Sequence[CollectiveCheck]], accused: Sequence[Outlier], naming: Naming
+    checks: Mapping[int, Sequence[CollectiveCheck]], known: Sequence[Outlier], rank_name: Callable[[int], str]
 ) -> list[Outlier]:
-    """A member whose contribution arrives wrong at all others; else the group itself, the smallest ones first.
+    """Name the member whose data arrives wrong at all others, else the whole group; smallest groups first.
 
     Args:
-        checks: of each rank.
-        accused: who is an outlier already.
-        naming: of ranks.
+        checks: rank to its results.
+        known: outliers found so far.
+        rank_name: words for a rank.
     """
     found: list[Outlier] = []
-    bad = _bad_views(checks)
+    bad = _bad_results(checks)
     for group in sorted(bad, key=lambda each: (len(each.ranks), each.ranks)):
-        if not any(_explains(outlier, group) for outlier in (*accused, *found)):
-            found.append(_accuse(group, bad[group], naming))
+        if not any(_explains(outlier, group) for outlier in (*known, *found)):
+            found.append(_outlier(group, bad[group], rank_name))
     return found
 
 
-def _bad_views(checks: Mapping[int, Sequence[CollectiveCheck]]) -> dict[Group, dict[int, list[CollectiveCheck]]]:
+def _bad_results(checks: Mapping[int, Sequence[CollectiveCheck]]) -> dict[Group, dict[int, list[CollectiveCheck]]]:
     found: dict[Group, dict[int, list[CollectiveCheck]]] = {}
     for rank, seen in checks.items():
         for check in seen:
@@ -39,14 +38,14 @@ def _bad_views(checks: Mapping[int, Sequence[CollectiveCheck]]) -> dict[Group, d
 
 
 def _explains(outlier: Outlier, group: Group) -> bool:
-    """Whether all that the outlier consists of takes part in the group."""
+    """Whether all ranks of the outlier are members of the group."""
     return set(outlier.ranks) <= set(group.ranks)
 
 
-def _accuse(group: Group, views: Mapping[int, Sequence[CollectiveCheck]], naming: Naming) -> Outlier:
-    evidence = tuple(_told(rank, check) for rank, seen in views.items() for check in seen)
+def _outlier(group: Group, views: Mapping[int, Sequence[CollectiveCheck]], rank_name: Callable[[int], str]) -> Outlier:
+    evidence = tuple(_words(rank, check) for rank, seen in views.items() for check in seen)
     if source := _wrong_at_all_others(group, views):
-        words = f"{naming(source[0])}: what it contributes arrives wrong at every other member"
+        words = f"{rank_name(source[0])}: what it contributes arrives wrong at every other member"
         return Outlier("rank", source, words, evidence)
     operations = sorted({check.operation for seen in views.values() for check in seen})
     words = (
@@ -57,16 +56,16 @@ def _accuse(group: Group, views: Mapping[int, Sequence[CollectiveCheck]], naming
 
 
 def _wrong_at_all_others(group: Group, views: Mapping[int, Sequence[CollectiveCheck]]) -> tuple[int, ...]:
-    """The one member that all others accuse, as a tuple of one; empty when there is none."""
-    others = {rank: {source for check in seen for source in check.wrong_from} for rank, seen in views.items()}
-    sources = set().union(*others.values())
+    """The one member whose data is wrong at all others, as a tuple of one; empty when there is none."""
+    wrong_at = {rank: {source for check in seen for source in check.wrong_from} for rank, seen in views.items()}
+    sources = set().union(*wrong_at.values())
     if len(sources) != 1 or len(group.ranks) < 3:
         return ()
-    accusers = {rank for rank, named in others.items() if named} - sources
-    return tuple(sources) if accusers == set(group.ranks) - sources else ()
+    affected = {rank for rank, named in wrong_at.items() if named} - sources
+    return tuple(sources) if affected == set(group.ranks) - sources else ()
 
 
-def _told(rank: int, check: CollectiveCheck) -> str:
+def _words(rank: int, check: CollectiveCheck) -> str:
     sources = f", from {name_ranks(check.wrong_from)}" if check.wrong_from else ""
     error = f", {check.words}" if check.words else ""
     return f"{check.operation} on rank {rank}: {check.result}{sources}{error}"

@@ -1,19 +1,18 @@
-"""Bad transfers, narrowed to a rank that is bad to all its peers, or else to single links."""
+"""Narrows bad transfers to a rank that fails with all its peers, or else to single links."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from megatron_nanguard.records.screening import Outlier, Transfer
-from megatron_nanguard.screening.naming import Naming
 
 Pair = tuple[int, int]
 """Source and target."""
 
 
 class _Ends(NamedTuple):
-    """One message as both its ends saw it."""
+    """One message as its sender and its receiver saw it."""
 
     sent: Transfer
     arrived: Transfer
@@ -23,7 +22,7 @@ class _Ends(NamedTuple):
         return self.sent.result != "right" or self.arrived.result != "right"
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         way = f"rank {self.sent.source} to rank {self.sent.target}"
         if self.arrived.result == "wrong" and self.sent.result == "right":
             return f"{way}: sent {self.sent.digest}, arrived {self.arrived.digest}"
@@ -33,26 +32,26 @@ class _Ends(NamedTuple):
         return f"{way}: {worse.result}, {worse.words}"
 
 
-def find_bad_links(transfers: Iterable[Transfer], naming: Naming) -> list[Outlier]:
-    """Ranks whose messages are bad whoever is at the other end (two peers at least), then the links that are left.
+def find_bad_links(transfers: Iterable[Transfer], rank_name: Callable[[int], str]) -> list[Outlier]:
+    """Name ranks whose messages are bad with every peer (two at least), then the remaining bad links.
 
-    A message that only one end tried says nothing: the other had given up on the link before.
+    A message that only one end tried is ignored: the other end had stopped testing the link before.
 
     Args:
-        transfers: the views of all ranks.
-        naming: of ranks.
+        transfers: results of all ranks.
+        rank_name: words for a rank.
     """
     messages = _both_ends(transfers)
     found = []
-    while accused := _worst_rank(messages):
-        rank, words = accused
+    while worst := _worst_rank(messages):
+        rank, words = worst
         mine = {pair: ends for pair, ends in messages.items() if rank in pair}
-        found.append(Outlier("rank", (rank,), f"{naming(rank)} {words}", _evidence(mine)))
+        found.append(Outlier("rank", (rank,), f"{rank_name(rank)} {words}", _evidence(mine)))
         messages = {pair: ends for pair, ends in messages.items() if rank not in pair}
     bad = {pair: ends for pair, ends in messages.items() if ends.is_bad}
     for low, high in sorted({(min(pair), max(pair)) for pair in bad}):
         both = {pair: bad[pair] for pair in ((low, high), (high, low)) if pair in bad}
-        found.append(_link(both, naming))
+        found.append(_link(both, rank_name))
     return found
 
 
@@ -64,15 +63,15 @@ def _both_ends(transfers: Iterable[Transfer]) -> dict[Pair, _Ends]:
 
 
 def _worst_rank(messages: Mapping[Pair, _Ends]) -> tuple[int, str] | None:
-    """The rank that explains most bad messages, and in what it fails."""
+    """The rank that explains most bad messages, and how it fails."""
     bad = {pair for pair, ends in messages.items() if ends.is_bad}
-    blamed = []
+    candidates = []
     for rank in sorted({rank for pair in bad for rank in pair}):
         if words := _fails_at(rank, messages, bad):
-            blamed.append((sum(rank in pair for pair in bad), -rank, words))
-    if not blamed:
+            candidates.append((sum(rank in pair for pair in bad), -rank, words))
+    if not candidates:
         return None
-    _, rank, words = max(blamed)
+    _, rank, words = max(candidates)
     return -rank, words
 
 
@@ -93,12 +92,12 @@ def _all_bad(pairs: Sequence[Pair], rank: int, bad: Collection[Pair]) -> bool:
     return len(peers) >= 2 and all(pair in bad for pair in pairs)
 
 
-def _link(ends: Mapping[Pair, _Ends], naming: Naming) -> Outlier:
+def _link(ends: Mapping[Pair, _Ends], rank_name: Callable[[int], str]) -> Outlier:
     (source, target), first = next(iter(ends.items()))
     words = (
-        f"link between {naming(source)} and {naming(target)}, both ways"
+        f"link between {rank_name(source)} and {rank_name(target)}, both ways"
         if len(ends) == 2
-        else f"link from {naming(source)} to {naming(target)}"
+        else f"link from {rank_name(source)} to {rank_name(target)}"
     )
     is_wrong = first.arrived.result == "wrong"
     what = "what arrives is not what was sent" if is_wrong else "messages do not arrive in time"
@@ -106,4 +105,4 @@ def _link(ends: Mapping[Pair, _Ends], naming: Naming) -> Outlier:
 
 
 def _evidence(messages: Mapping[Pair, _Ends]) -> tuple[str, ...]:
-    return tuple(ends.told for ends in messages.values() if ends.is_bad)
+    return tuple(ends.words for ends in messages.values() if ends.is_bad)

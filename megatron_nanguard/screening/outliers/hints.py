@@ -1,4 +1,4 @@
-"""What is odd but accuses nobody: slow ones, and devices whose bits differ while their values are within the bound."""
+"""Hints that name no outlier: slow operations, and devices whose bits differ within the allowed bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.screening import RankScreening
 
 FEWEST: Final = 5
-"""Measurements below which a median says little."""
+"""Fewest measurements for a median."""
 DEVIATIONS: Final = 6.0
 TIMES_SLOWER: Final = 3.0
 SCALE: Final = 1.4826
@@ -20,18 +20,18 @@ SHOWN: Final = 8
 
 
 def hints(ranks: Sequence[RankScreening]) -> tuple[str, ...]:
-    """All of them, the slow ones cut to the first 8."""
+    """All hints; of the slow operations the first 8."""
     slow = [words for what, series in _series(ranks).items() for words in slow_ones(what, series)]
     rest = (f"{len(slow) - SHOWN} more are slow",) if len(slow) > SHOWN else ()
     return (*_odd_bits(ranks), *slow[:SHOWN], *rest)
 
 
 def slow_ones(what: str, seconds: Mapping[str, float]) -> list[str]:
-    """Far above the median of their like, in deviations and as a multiple.
+    """Name measurements far above the median, both in deviations and as a multiple.
 
     Args:
-        what: was measured.
-        seconds: by who it was measured on.
+        what: the operation.
+        seconds: rank or link in words to its seconds.
     """
     if len(seconds) < FEWEST:
         return []
@@ -46,7 +46,7 @@ def slow_ones(what: str, seconds: Mapping[str, float]) -> list[str]:
 
 
 def _series(ranks: Sequence[RankScreening]) -> dict[str, dict[str, float]]:
-    """Measurements of the same thing: what, then who, then seconds."""
+    """Measurements by operation, then by rank or link."""
     found: dict[str, dict[str, float]] = {}
     for each in ranks:
         for check in each.devices:
@@ -63,7 +63,7 @@ def _series(ranks: Sequence[RankScreening]) -> dict[str, dict[str, float]]:
 
 
 def _odd_bits(ranks: Sequence[RankScreening]) -> list[str]:
-    """Devices of one name compute the same bits from the same numbers, unless they take another kernel."""
+    """Devices of the same name compute the same bits from the same data, unless they use different kernels."""
     digests: dict[tuple[str, str], dict[int, str]] = {}
     for each in ranks:
         for check in each.devices:

@@ -35,5 +35,5 @@ def call(ranks: tuple[int, ...], result: str = "right", axis: str = "dp", **chan
     return replace(check, **changes)
 
 
-def naming(number: int) -> str:
+def rank_name(number: int) -> str:
     return f"rank {number}"

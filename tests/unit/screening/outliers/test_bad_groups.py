@@ -6,19 +6,19 @@ import pytest
 
 from megatron_nanguard.records.screening import Outlier
 from megatron_nanguard.screening.outliers.bad_groups import find_bad_groups
-from tests.unit.screening.seen import call, naming
+from tests.unit.screening.seen import call, rank_name
 
 GROUP = (0, 1, 2, 3)
 
 
 def test_nothing_tried_and_everything_right_accuses_nobody() -> None:
-    assert find_bad_groups({}, [], naming) == []
+    assert find_bad_groups({}, [], rank_name) == []
     right = {0: [call(GROUP), call(GROUP, "unsupported")], 1: [call(GROUP)]}
-    assert find_bad_groups(right, [], naming) == []
+    assert find_bad_groups(right, [], rank_name) == []
 
 
 def test_a_group_that_nothing_narrows_stays_undecided() -> None:
-    (found,) = find_bad_groups({2: [call(GROUP, "wrong", operation="all_reduce")]}, [], naming)
+    (found,) = find_bad_groups({2: [call(GROUP, "wrong", operation="all_reduce")]}, [], rank_name)
     assert found == Outlier(
         "group",
         GROUP,
@@ -30,13 +30,13 @@ def test_a_group_that_nothing_narrows_stays_undecided() -> None:
 
 def test_a_member_that_all_others_accuse_is_named() -> None:
     views = {rank: [call(GROUP, "wrong", wrong_from=(2,))] for rank in (0, 1, 3)}
-    (found,) = find_bad_groups(views, [], naming)
+    (found,) = find_bad_groups(views, [], rank_name)
     assert (found.kind, found.ranks) == ("rank", (2,))
     assert found.evidence[0] == "all_gather on rank 0: wrong, from rank 2"
 
 
 def test_one_accuser_is_not_enough() -> None:
-    (found,) = find_bad_groups({0: [call(GROUP, "wrong", wrong_from=(2,))]}, [], naming)
+    (found,) = find_bad_groups({0: [call(GROUP, "wrong", wrong_from=(2,))]}, [], rank_name)
     assert found.kind == "group"
 
 
@@ -46,12 +46,12 @@ def test_one_accuser_is_not_enough() -> None:
 )
 def test_a_named_member_explains_its_groups_alone(kind: str, ranks: tuple[int, ...], is_explained: bool) -> None:
     accused = [Outlier(kind, ranks, "", ())]  # type: ignore[arg-type]
-    found = find_bad_groups({2: [call(GROUP, "wrong")]}, accused, naming)
+    found = find_bad_groups({2: [call(GROUP, "wrong")]}, accused, rank_name)
     assert (found == []) is is_explained
 
 
 def test_the_smallest_group_explains_those_around_it() -> None:
     views = {2: [call(GROUP, "wrong", axis="all"), call((2, 3), "late", axis="tp", words="no end after 3 s")]}
-    (found,) = find_bad_groups(views, [], naming)
+    (found,) = find_bad_groups(views, [], rank_name)
     assert found.ranks == (2, 3)
     assert found.evidence == ("all_gather on rank 2: late, no end after 3 s",)

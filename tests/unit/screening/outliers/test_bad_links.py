@@ -6,7 +6,7 @@ from itertools import permutations
 
 from megatron_nanguard.records.screening import Outlier, Transfer
 from megatron_nanguard.screening.outliers.bad_links import find_bad_links
-from tests.unit.screening.seen import EXPECTED, SPOILED, message, naming
+from tests.unit.screening.seen import EXPECTED, SPOILED, message, rank_name
 
 
 def among(ranks: int, *bad: tuple[int, int], result: str = "wrong") -> list[Transfer]:
@@ -16,12 +16,12 @@ def among(ranks: int, *bad: tuple[int, int], result: str = "wrong") -> list[Tran
 
 
 def test_no_messages_and_right_ones_accuse_nobody() -> None:
-    assert find_bad_links([], naming) == []
-    assert find_bad_links(among(4), naming) == []
+    assert find_bad_links([], rank_name) == []
+    assert find_bad_links(among(4), rank_name) == []
 
 
 def test_one_bad_direction_is_a_link() -> None:
-    assert find_bad_links(among(4, (1, 2)), naming) == [
+    assert find_bad_links(among(4, (1, 2)), rank_name) == [
         Outlier(
             "link",
             (1, 2),
@@ -32,38 +32,38 @@ def test_one_bad_direction_is_a_link() -> None:
 
 
 def test_both_directions_are_one_link() -> None:
-    (found,) = find_bad_links(among(4, (1, 2), (2, 1)), naming)
+    (found,) = find_bad_links(among(4, (1, 2), (2, 1)), rank_name)
     assert (found.kind, found.ranks, len(found.evidence)) == ("link", (1, 2), 2)
     assert found.words.startswith("link between rank 1 and rank 2, both ways")
 
 
 def test_two_ranks_alone_cannot_be_told_apart() -> None:
-    (found,) = find_bad_links(among(2, (0, 1)), naming)
+    (found,) = find_bad_links(among(2, (0, 1)), rank_name)
     assert (found.kind, found.ranks) == ("link", (0, 1))
 
 
 def test_a_rank_that_is_bad_to_all_its_peers_is_named_instead_of_its_links() -> None:
-    sends = find_bad_links(among(4, (1, 0), (1, 2), (1, 3)), naming)
+    sends = find_bad_links(among(4, (1, 0), (1, 2), (1, 3)), rank_name)
     assert [each.words for each in sends] == ["rank 1 sends to none of its peers as it should"]
-    receives = find_bad_links(among(4, (0, 1), (2, 1), (3, 1)), naming)
+    receives = find_bad_links(among(4, (0, 1), (2, 1), (3, 1)), rank_name)
     assert [each.words for each in receives] == ["rank 1 receives from none of its peers as it should"]
-    both = find_bad_links(among(3, (0, 1), (1, 0), (2, 1), (1, 2)), naming)
+    both = find_bad_links(among(3, (0, 1), (1, 0), (2, 1), (1, 2)), rank_name)
     assert [each.words for each in both] == ["rank 1 exchanges with none of its peers as it should"]
 
 
 def test_a_rank_and_a_link_elsewhere_are_two_outliers() -> None:
-    found = find_bad_links(among(5, (1, 0), (1, 2), (1, 3), (1, 4), (3, 4)), naming)
+    found = find_bad_links(among(5, (1, 0), (1, 2), (1, 3), (1, 4), (3, 4)), rank_name)
     assert [(each.kind, each.ranks) for each in found] == [("rank", (1,)), ("link", (3, 4))]
 
 
 def test_data_that_is_wrong_before_it_leaves_is_the_senders() -> None:
-    (found,) = find_bad_links(message(0, 1, result="wrong", sent="wrong"), naming)
+    (found,) = find_bad_links(message(0, 1, result="wrong", sent="wrong"), rank_name)
     assert (found.kind, found.ranks) == ("rank", (0,))
     assert found.evidence == (f"rank 0 to rank 1: {SPOILED} at the sender, expected {EXPECTED}",)
 
 
 def test_a_message_that_does_not_come_is_told_apart_from_a_wrong_one() -> None:
-    (found,) = find_bad_links(among(4, (1, 2), result="late"), naming)
+    (found,) = find_bad_links(among(4, (1, 2), result="late"), rank_name)
     assert found.words == "link from rank 1 to rank 2: messages do not arrive in time"
     assert found.evidence == ("rank 1 to rank 2: late, no end after 3 s",)
 
@@ -71,5 +71,5 @@ def test_a_message_that_does_not_come_is_told_apart_from_a_wrong_one() -> None:
 def test_what_only_one_end_tried_says_nothing() -> None:
     """The other end had given up on the link in the first direction."""
     one_end = message(2, 1, result="late")[1:]
-    (found,) = find_bad_links([*message(1, 2, result="late"), *one_end], naming)
+    (found,) = find_bad_links([*message(1, 2, result="late"), *one_end], rank_name)
     assert found.words.startswith("link from rank 1 to rank 2:")
