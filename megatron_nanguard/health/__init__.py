@@ -1,8 +1,8 @@
-"""What the hardware says of itself: NVML, npu-smi, the kernel. Looked at in threads, so that nothing ever waits long.
+"""Reads error counters and states of the hardware from NVML, npu-smi and the kernel, in background threads.
 
-watch = watch_device(rank, device, index)    the first look begins
-watch.look()                                 another one, at an incident
-watch.report(at_most=5.0)                    what is new since the first
+watch = watch_device(rank, device, index)    starts the first poll
+watch.poll()                                 another one, at an incident
+watch.report(at_most=5.0)                    what is new since the first poll
 """
 
 from megatron_nanguard.health.health_watch import HealthWatch, watch_device

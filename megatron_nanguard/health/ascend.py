@@ -18,15 +18,15 @@ from megatron_nanguard.health.npu_text import (
     read_health,
     read_states,
 )
-from megatron_nanguard.health.source import SourceAnswer
+from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.records.health import HealthReading
 
 TOOL: Final = "npu-smi"
 SEARCH_PATH: Final = "/usr/local/bin:/usr/local/sbin"
-"""Where the driver puts it when it is not on the user's path."""
+"""Searched when the tool is not on PATH; the driver installs it there."""
 
 TOOL_SECONDS: Final = 3.0
-"""One call takes some tenths of a second; one that takes this long has hung."""
+"""Timeout of one call, which takes some tenths of a second."""
 
 QUESTIONS: Final[Mapping[str, Reader]] = {
     "ecc": read_ecc,
@@ -44,20 +44,20 @@ QUESTIONS: Final[Mapping[str, Reader]] = {
         State("pci bus", ("PCIe Bus Info",)),
     ),
 }
-"""What is asked, most telling first."""
+"""Arguments of `npu-smi info -t`, most useful first."""
 
 WHOLE_CARD: Final = ("board",)
-"""Versions and serial number are the card's; asked for a chip, the tool leaves them out."""
+"""Asked for the card, not for a chip: for a chip the tool leaves out versions and serial number."""
 
 CANNOT_ASK: Final = (OSError, subprocess.SubprocessError)
-"""The tool is missing, or hangs."""
+"""Raised when the tool is missing or hangs."""
 
 
 class NpuSmi:
     """One Ascend card or chip.
 
     Args:
-        logic_id: its number among those that the driver shows, whatever the environment hides from torch.
+        logic_id: its number in the driver; torch may see fewer devices.
     """
 
     name = TOOL
@@ -66,25 +66,25 @@ class NpuSmi:
         self._logic_id = logic_id
 
     def read(self) -> SourceAnswer:
-        """Error counters and states of the card; a tool that hangs is not asked again in this look."""
+        """Error counters and states of the card; after a call that hangs, no other is made."""
         try:
             chip = parse_mapping(_ask("-m")).get(self._logic_id)
         except CANNOT_ASK as error:
-            return SourceAnswer(problem=_why(error))
+            return SourceAnswer(problem=_problem(error))
         if chip is None:
             return SourceAnswer(problem=f"npu-smi info -m lists no device with logic id {self._logic_id}")
-        return _told_by(chip)
+        return _answer_of(chip)
 
 
 def count_chips() -> int | str:
-    """Chips that npu-smi lists on this host, or why it lists none."""
+    """Number of chips that npu-smi lists on this host, or why it lists none."""
     try:
         return len(parse_mapping(_ask("-m")))
     except CANNOT_ASK as error:
-        return _why(error)
+        return _problem(error)
 
 
-def _told_by(chip: Chip) -> SourceAnswer:
+def _answer_of(chip: Chip) -> SourceAnswer:
     counters: dict[str, int] = {}
     states: dict[str, str] = {}
     problem = ""
@@ -93,16 +93,16 @@ def _told_by(chip: Chip) -> SourceAnswer:
         try:
             fields = parse_fields(_ask("-t", question, "-i", chip.npu, *of_chip), chip.chip)
         except CANNOT_ASK as error:
-            problem = _why(error)
+            problem = _problem(error)
             break
-        counted, told = read(fields)
+        counted, found = read(fields)
         counters.update(counted)
-        states.update(told)
+        states.update(found)
     return SourceAnswer((HealthReading(TOOL, "device", counters, states),) if counters or states else (), problem)
 
 
 def _ask(*arguments: str) -> str:
-    """What ``npu-smi info`` prints; a question that the driver does not know prints a sentence without fields."""
+    """Output of ``npu-smi info``; for arguments that the driver does not know it has no fields."""
     found = shutil.which(TOOL) or shutil.which(TOOL, path=SEARCH_PATH)
     if found is None:
         raise FileNotFoundError(f"{TOOL} is neither on PATH nor in {SEARCH_PATH}")
@@ -118,7 +118,7 @@ def _ask(*arguments: str) -> str:
     return done.stdout
 
 
-def _why(error: OSError | subprocess.SubprocessError) -> str:
+def _problem(error: OSError | subprocess.SubprocessError) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"{TOOL} {' '.join(error.cmd[1:])}: no answer within {TOOL_SECONDS:g} s"
     return str(error)

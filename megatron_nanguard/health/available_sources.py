@@ -1,4 +1,4 @@
-"""Which readings of the hardware there are on this machine, for `nanguard doctor`."""
+"""Lists the sources of hardware readings on this machine, for `nanguard doctor`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from megatron_nanguard.health.ascend import count_chips
 from megatron_nanguard.health.host_machine import MEMORY_CONTROLLERS, memory_errors
 from megatron_nanguard.health.kernel_log import KernelLog
 from megatron_nanguard.health.nvidia import count_gpus
-from megatron_nanguard.health.polling import Poll
-from megatron_nanguard.health.source import SourceAnswer
+from megatron_nanguard.health.polling import Poll, SourceAnswer
 from megatron_nanguard.records.health import HealthReading, SourceState
 
 
 class _Question(NamedTuple):
-    """A source that tells in one sentence what there is, or why there is nothing."""
+    """A source whose only reading is a sentence: what it found, or why it found nothing."""
 
     name: str
     ask: Callable[[], int | str]
@@ -30,16 +29,16 @@ class _Question(NamedTuple):
 
 
 def list_sources() -> tuple[SourceState, ...]:
-    """Ask each source once; one that hangs costs seconds."""
+    """Ask each source once, with a time limit."""
     return tuple(
-        SourceState(name, not told.problem, told.problem or told.readings[0].states["found"])
-        for name, told in Poll(QUESTIONS).collect().items()
+        SourceState(name, not answer.problem, answer.problem or answer.readings[0].states["found"])
+        for name, answer in Poll(QUESTIONS).collect().items()
     )
 
 
 def _lines() -> int | str:
     with closing(KernelLog()) as log:
-        return log.why_not or 0
+        return log.problem or 0
 
 
 def _memory() -> int | str:

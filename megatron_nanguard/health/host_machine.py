@@ -1,4 +1,4 @@
-"""The host under this rank: memory errors that the kernel counts, and its log."""
+"""Readings of the host: memory errors that the kernel counts, and its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.health.kernel_log import KernelLog
-from megatron_nanguard.health.source import SourceAnswer
+from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.records.health import HealthReading
 
 MEMORY_CONTROLLERS: Final = Path("/sys/devices/system/edac/mc")
@@ -14,11 +14,11 @@ COUNT_FILES: Final = {"ue_count": "memory errors, uncorrectable", "ce_count": "m
 
 
 class HostMachine:
-    """What the kernel tells; a host that tells nothing is no problem.
+    """The host of this rank, as the kernel describes it; missing counters are no problem.
 
     Args:
         controllers: directory of the memory controllers.
-        kernel_log: opened when the run began.
+        kernel_log: opened when the run began; None opens it now.
     """
 
     name = "host"
@@ -28,7 +28,7 @@ class HostMachine:
         self._log = kernel_log or KernelLog()
 
     def close(self) -> None:
-        """Read no more of the log."""
+        """Close the kernel log."""
         self._log.close()
 
     def read(self) -> SourceAnswer:
@@ -41,7 +41,7 @@ class HostMachine:
 
 
 def memory_errors(controllers: Path = MEMORY_CONTROLLERS) -> dict[str, int]:
-    """Sums over the memory controllers; empty where the kernel has no driver for them."""
+    """Error counts over all memory controllers; empty where the kernel has no driver for them."""
     return {
         name: sum(int(path.read_text()) for path in paths)
         for file, name in COUNT_FILES.items()

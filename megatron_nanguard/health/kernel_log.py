@@ -2,7 +2,8 @@
 
     6,1043,5120004331,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, name=python, DBE (double bit error) ...
 
-The device file gives one record per read and never waits; it is readable for root and where the administrator lets it.
+One read of the device file returns one record, without waiting. Only root can read it, unless the administrator allows
+others to.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from megatron_nanguard.health.severity import name_xid
 
 KERNEL_LOG: Final = Path("/dev/kmsg")
 RECORD_BYTES: Final = 8192
-"""The kernel refuses to give a record to a smaller buffer."""
+"""The kernel refuses to write a record into a smaller buffer."""
 
 XID: Final = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+:[0-9a-fA-F]+:[0-9a-fA-F]+)[^)]*\): (\d+)")
 RECORD: Final = re.compile(r"^\d+,\d+,\d+,[^;]*;(.*)$", re.MULTILINE)
-"""Priority, number, time and flags before the text; lines that go with it begin with a space."""
+"""The text follows priority, number, time and flags; continuation lines begin with a space."""
 MACHINE: Final = (
     (re.compile(r"EDAC .*\bUE\b"), "EDAC UE, uncorrectable memory error"),
     (re.compile(r"EDAC .*\bCE\b"), "EDAC CE, memory error"),
@@ -31,7 +32,7 @@ MACHINE: Final = (
     (re.compile(r"\[Hardware Error\]: event severity: (fatal|recoverable)"), "firmware: uncorrected hardware error"),
     (re.compile(r"\[Hardware Error\]: event severity: corrected"), "firmware: corrected hardware error"),
 )
-"""What a line is counted as; first match wins."""
+"""Pattern of a line, and the name of its counter; first match wins."""
 
 
 class KernelLog:
@@ -39,30 +40,30 @@ class KernelLog:
 
     Args:
         path: the kernel's device file.
+    Attributes:
+        problem: why the log cannot be read; empty when it can.
     """
 
     def __init__(self, path: Path = KERNEL_LOG) -> None:
-        self.why_not = ""
-        """Why it cannot be read; empty when it can."""
+        self.problem = ""
         self._counts: dict[str, Counter[str]] = {"host": Counter()}
-        self._lock = threading.Lock()
-        """A look may begin while another one is still reading."""
+        self._lock = threading.Lock()  # a poll may begin while an earlier one still reads
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             os.lseek(self._descriptor, 0, os.SEEK_END)
         except OSError as error:
-            self.why_not = f"{path}: {error.strerror}"
+            self.problem = f"{path}: {error.strerror}"
 
     def close(self) -> None:
-        """Read no more of it."""
+        """Close the device file."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
     def counts(self) -> dict[str, Counter[str]]:
-        """Lines since the log was opened, by kind: under "host", and under the PCI address that they name."""
+        """Lines since the log was opened: "host" or the PCI address that they name, to kind, to count."""
         with self._lock:
             for line in self._lines():
                 self._count(line)
@@ -85,7 +86,7 @@ class KernelLog:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                continue  # records were overwritten before they were read; the next read goes on after them
+                continue  # the kernel has overwritten records; the next read continues after them
             if not record:
                 return
             yield from RECORD.findall(record.decode(errors="replace"))

@@ -1,10 +1,10 @@
-"""What npu-smi prints, as fields; the forms of its versions differ in blocks, tabs and names.
+"""Parses the output of npu-smi; its versions differ in blocks, tabs and names of fields.
 
     NPU ID                                   : 1        HBM Double Bit Error Count               : 2
     Chip Count                               : 1        Chip ID                                  : 0
 
-One chip is asked for, but older versions answer for all chips of a card, a block of lines each, with the chip's number
-at the block's top or bottom. Newer ones have a single chip per card and no chip numbers.
+Older versions answer for all chips of a card when asked for one: a block of lines for each chip, with the chip's number
+at the top or bottom of the block. Newer versions have a single chip per card and no chip numbers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 
 COLUMN_GAP: Final = re.compile(r"\s{2,}")
 NUMBERING: Final = frozenset({"NPU ID", "Chip Count", "Chip ID"})
-"""Fields that say of whom a block tells, not how it is."""
+"""Fields that number a block; all others are readings."""
 HCCS_COUNTS: Final = ("hccs error count", "hccs retry count")
 
 
 class Chip(NamedTuple):
-    """Where npu-smi finds a device.
+    """A device, as npu-smi numbers it.
 
     Attributes:
-        npu: the card, for ``-i``.
-        chip: the chip on it, for ``-c``; empty where cards have one.
+        npu: card, for ``-i``.
+        chip: chip on the card, for ``-c``; empty where a card has a single chip.
     """
 
     npu: str
@@ -32,9 +32,9 @@ class Chip(NamedTuple):
 
 
 def parse_mapping(text: str) -> dict[str, Chip]:
-    """The chips by their logic id, from ``npu-smi info -m``; controllers of a card have none.
+    """Logic id to chip, from ``npu-smi info -m``; controllers on a card have no logic id and are left out.
 
-    Cards of one chip are listed by versions of their own, without a logic id: there it is the physical one.
+    Versions for cards with a single chip print no logic id; the physical id takes its place.
     """
     lines = [COLUMN_GAP.split(line.strip()) for line in text.splitlines()]
     heads = [index for index, cells in enumerate(lines) if "NPU ID" in cells]
@@ -47,11 +47,11 @@ def parse_mapping(text: str) -> dict[str, Chip]:
 
 
 def parse_fields(text: str, chip: str = "") -> dict[str, str]:
-    """The fields that tell of one chip.
+    """Fields of one chip.
 
     Args:
-        text: what npu-smi printed.
-        chip: its number, as the tool was asked for it.
+        text: output of npu-smi.
+        chip: number of the chip; empty for a card with a single chip.
     """
     found: dict[str, str] = {}
     for block in _blocks(text):
@@ -68,11 +68,11 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 class State(NamedTuple):
-    """A state that is taken over as it is.
+    """A state whose text is copied.
 
     Attributes:
-        name: ours.
-        fields: the tool's names for it; versions differ.
+        name: in our readings.
+        fields: names in the tool's output, which differ between versions.
         unit: written after the value.
     """
 
@@ -84,16 +84,16 @@ class State(NamedTuple):
 Values = tuple[dict[str, int], dict[str, str]]
 """Counters and states."""
 Reader = Callable[[Mapping[str, str]], Values]
-"""Fields into values."""
+"""Turns fields into values."""
 
 
 def read_ecc(fields: Mapping[str, str]) -> Values:
-    """Errors and isolated pages of the memories, under the tool's own names."""
+    """Memory errors and isolated pages, with the tool's own names."""
     return {name: int(value) for name, value in fields.items() if value.isdigit()}, {}
 
 
 def read_hccs(fields: Mapping[str, str]) -> Values:
-    """Errors of the links between the cards, summed; one number in brackets per link."""
+    """Errors summed over the links between cards; the tool prints one number per link, in brackets."""
     lower = {name.lower(): value for name, value in fields.items()}
     counted = [name for name in HCCS_COUNTS if name in lower]
     health = lower.get("hccs health status")
@@ -103,7 +103,7 @@ def read_hccs(fields: Mapping[str, str]) -> Values:
 
 
 def read_health(fields: Mapping[str, str]) -> Values:
-    """The card's own judgement, and the fault codes behind it."""
+    """Health as the card reports it, with its fault codes."""
     judged = fields.get("Health Status") or fields.get("Health")
     codes = fields.get("Error Code")
     states = {"health": judged} if judged else {}
@@ -113,7 +113,7 @@ def read_health(fields: Mapping[str, str]) -> Values:
 
 
 def read_states(*states: State) -> Reader:
-    """A reader of nothing but states."""
+    """Make a reader of states."""
 
     def read(fields: Mapping[str, str]) -> Values:
         found = {}

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML, by the package nvidia-ml-py; the only file that imports it.
+"""NVIDIA GPUs through NVML; the only file that imports the package nvidia-ml-py.
 
 ECC errors, uncorrected, volatile  2        row remap pending   yes
 NVLink replay errors               0        clocks limited by   hardware thermal slowdown
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.health.severity import UNLIMITED
-from megatron_nanguard.health.source import SourceAnswer
 from megatron_nanguard.records.health import HealthReading
 
 NOT_INSTALLED: Final = "nvidia-ml-py is not installed: pip install 'megatron_nanguard[nvidia]'"
@@ -24,8 +24,7 @@ LIMITS: Final = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Bits of the reasons for low clocks that tell of trouble; idling, settings and the power cap, which a GPU under full
-load meets all the time, do not."""
+"""Bits of the throttle reasons that indicate a problem; idling, clock settings and the power cap are normal."""
 
 LINK_ERRORS: Final = {
     "NVLink replay errors": "NVML_NVLINK_ERROR_DL_REPLAY",
@@ -39,7 +38,7 @@ class Nvml:
     """One GPU.
 
     Args:
-        uuid: as NVML knows it; empty when torch does not tell.
+        uuid: as NVML knows it; empty when torch does not know it.
     """
 
     name = "NVML"
@@ -63,7 +62,7 @@ class Nvml:
 
 
 def count_gpus() -> int | str:
-    """GPUs that NVML sees on this host, or why it sees none."""
+    """Number of GPUs that NVML sees on this host, or why it sees none."""
     nvml = _nvml()
     if isinstance(nvml, str):
         return nvml
@@ -75,7 +74,7 @@ def count_gpus() -> int | str:
 
 
 def _nvml() -> Any:
-    """NVML, started; or why it is not."""
+    """The module of NVML, initialised; or a sentence why it cannot be."""
     try:
         nvml = importlib.import_module("pynvml")
     except ModuleNotFoundError:
@@ -88,7 +87,7 @@ def _nvml() -> Any:
 
 
 class _Gpu:
-    """Asks one thing after the other; what this GPU or driver does not tell is left out."""
+    """Reads one property after the other; those that this GPU or driver does not support are left out."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -109,7 +108,7 @@ class _Gpu:
         try:
             ask()
         except self._nvml.NVMLError:
-            return  # such as "Not Supported": every generation of GPUs lacks something
+            return  # such as "Not Supported": every generation of GPUs lacks some property
 
     def _device(self) -> None:
         nvml, handle = self._nvml, self._handle
@@ -145,7 +144,7 @@ class _Gpu:
         self._counters[f"ECC errors, {kind}, {span}"] = nvml.nvmlDeviceGetTotalEccErrors(self._handle, error, counter)
 
     def _links(self, name: str, counter: int) -> None:
-        """Sum over the links that the GPU has and that are up."""
+        """Sum over the links that the GPU has and that are active."""
         for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
             try:
                 errors = self._nvml.nvmlDeviceGetNvLinkErrorCounter(self._handle, link, counter)

@@ -1,4 +1,4 @@
-"""How bad a new error is, from the words of the source that counted it."""
+"""Severity of an error, from the name of its counter or state."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ XIDS: Final[dict[int, tuple[str, Severity]]] = {
     171: ("uncorrectable DRAM error", "uncorrectable"),
     172: ("uncorrectable SRAM error", "uncorrectable"),
 }
-"""The driver's events that tell of the hardware; programs that crash cause others."""
+"""Xid events of the driver that indicate hardware faults; others come from programs that crash."""
 
 NPU_MULTI_BIT: Final = frozenset({"80E01801", "80E01809", "80E18402"})
-"""Fault codes of Ascend cards for more wrong bits than the high-bandwidth memory can mend."""
+"""Fault codes of Ascend cards for bit errors that the high-bandwidth memory cannot correct."""
 
 UNLIMITED: Final = "nothing"
-"""State of clocks that run free."""
+"""State of clocks without a limit."""
 
 WATCHED_STATES: Final[dict[str, Severity]] = {
     "clocks limited by": "throttle",
@@ -46,16 +46,16 @@ WATCHED_STATES: Final[dict[str, Severity]] = {
     "error codes": "info",
     "hccs health": "link",
 }
-"""States whose change is worth a line; temperatures and versions are not."""
+"""States whose change is reported; temperatures and versions are not."""
 
 
 def name_xid(number: int) -> str:
-    """An Xid as a counter: "Xid 48, double bit ECC error"."""
+    """Name of the counter of an Xid: "Xid 48, double bit ECC error"."""
     return f"Xid {number}, {XIDS[number][0]}" if number in XIDS else f"Xid {number}"
 
 
 def severity_of_counter(name: str) -> Severity:
-    """What one more of these means."""
+    """Severity when this counter grows."""
     if xid := re.match(r"Xid (\d+)", name):
         number = int(xid[1])
         return XIDS[number][1] if number in XIDS else "info"
@@ -63,7 +63,7 @@ def severity_of_counter(name: str) -> Severity:
 
 
 def severity_of_state(name: str, now: str) -> Severity | None:
-    """What it means that a state is like this now and was not at the start; None where that is no news."""
+    """Severity when a state changes to this value; None when that is not reported."""
     if name == "clocks limited by" and now == UNLIMITED:
         return None
     if name == "error codes" and NPU_MULTI_BIT & set(now.split()):

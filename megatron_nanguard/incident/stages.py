@@ -129,7 +129,7 @@ class _Stages:
         """Start to read the hardware in the background. A fault here costs the readings, and nothing else."""
         with Shield()("incident, hardware"):
             if self._run.health is not None:
-                self._run.health.look()
+                self._run.health.poll()
 
     def _exchange(self, evidence: rank_evidence.RankEvidence, *, can_replay: bool) -> ExchangeOutcome:
         """Collective: all voters."""

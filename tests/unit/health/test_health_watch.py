@@ -13,11 +13,11 @@ import pytest
 
 from megatron_nanguard.device import NpuDevice, device_of
 from megatron_nanguard.health import ascend, health_watch, polling, watch_device
-from megatron_nanguard.health.health_watch import HealthWatch
+from megatron_nanguard.health.health_watch import HealthWatch, differences
 from megatron_nanguard.health.host_machine import HostMachine
 from megatron_nanguard.health.kernel_log import KernelLog
 from megatron_nanguard.health.nvidia import Nvml
-from megatron_nanguard.records.health import DeviceHealth, HealthDifference
+from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
 from tests.unit.device.stand_in_npu import put_in_place
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, UUID, put_npu_smi, put_nvml
@@ -36,7 +36,7 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def settled(watched: HealthWatch) -> DeviceHealth:
     """A look that has all the time it wants."""
-    watched.look()
+    watched.poll()
     return watched.report(30.0)
 
 
@@ -75,7 +75,7 @@ def test_a_driver_that_blocks_from_the_start_holds_nothing_up(monkeypatch: pytes
     monkeypatch.setattr(polling.Poll.__init__, "__defaults__", (0.5,))
     began = time.monotonic()
     watched = HealthWatch(3, "cuda:0", "", [Nvml(UUID)])
-    watched.look()
+    watched.poll()
     assert time.monotonic() - began < 0.3
     health = watched.report(30.0)
     assert time.monotonic() - began < 3.0
@@ -96,7 +96,7 @@ def test_a_driver_that_hangs_holds_no_more_threads_the_more_incidents_there_are(
 
     before = threads()
     for _ in range(4):
-        watched.look()
+        watched.poll()
         health = watched.report(0.1)
     assert threads() - before == 1
     assert health.problems[0] == "NVML: hangs since an earlier look"
@@ -169,3 +169,45 @@ def test_the_processor_is_told_of_by_its_host_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Nvml, "read", no_vendor)
     health = settled(watch_device(0, device_of("cpu"), None))
     assert (health.device, health.readings, health.problems) == ("cpu", (), ())
+
+
+START = HealthReading(
+    "nvml",
+    "device",
+    {"ECC errors, corrected, volatile": 4, "ECC errors, uncorrected, volatile": 1},
+    {"clocks limited by": "nothing", "temperature": "40 C"},
+)
+
+
+def test_counters_that_grew_and_states_that_changed_worst_first() -> None:
+    now = HealthReading(
+        "nvml",
+        "device",
+        {"ECC errors, corrected, volatile": 9, "ECC errors, uncorrected, volatile": 2},
+        {"clocks limited by": "power brake", "temperature": "90 C"},
+    )
+    assert differences((START,), (now,)) == (
+        HealthDifference("device", "ECC errors, uncorrected, volatile", "1", "2", "uncorrectable"),
+        HealthDifference("device", "ECC errors, corrected, volatile", "4", "9", "corrected"),
+        HealthDifference("device", "clocks limited by", "nothing", "power brake", "throttle"),
+    )
+
+
+def test_errors_before_the_run_are_no_difference() -> None:
+    assert differences((START,), (START,)) == ()
+
+
+def test_a_source_without_a_first_reading_is_not_compared() -> None:
+    assert differences((), (START,)) == ()
+
+
+def test_the_kernel_log_counts_from_the_first_poll_on() -> None:
+    line = HealthReading("kernel log", "device", {"Xid 48, double bit ECC error": 1}, {})
+    new = (HealthDifference("device", "Xid 48, double bit ECC error", "0", "1", "uncorrectable"),)
+    assert differences((), (line,)) == new
+    assert differences((line,), (line,)) == new
+
+
+def test_a_device_whose_counters_restarted_has_no_differences() -> None:
+    anew = HealthReading("nvml", "device", {"ECC errors, uncorrected, volatile": 0}, {})
+    assert differences((START,), (anew,)) == ()

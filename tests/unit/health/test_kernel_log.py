@@ -47,7 +47,7 @@ def append(path: Path, text: str) -> None:
 
 
 def test_what_was_there_before_is_not_counted(log: KernelLog) -> None:
-    assert log.why_not == ""
+    assert log.problem == ""
     assert log.counts() == {"host": {}}
 
 
@@ -75,5 +75,5 @@ def test_events_of_the_host_go_by_their_kind_and_add_up(log: KernelLog, path: Pa
 
 def test_a_log_that_nobody_may_read_is_a_sentence(tmp_path: Path) -> None:
     missing = KernelLog(tmp_path / "none")
-    assert missing.why_not == f"{tmp_path / 'none'}: No such file or directory"
+    assert missing.problem == f"{tmp_path / 'none'}: No such file or directory"
     assert missing.counts() == {"host": {}}

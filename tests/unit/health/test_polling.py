@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from megatron_nanguard.health.polling import Poll
-from megatron_nanguard.health.source import SourceAnswer
+from megatron_nanguard.health.polling import Poll, SourceAnswer
 from megatron_nanguard.records.health import HealthReading
 from tests.unit.conftest import Log
 

@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.health.ascend import NpuSmi
 from megatron_nanguard.health.health_watch import HealthWatch
 from megatron_nanguard.health.nvidia import Nvml
-from megatron_nanguard.health.source import Source
+from megatron_nanguard.health.polling import Source
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.health import DeviceHealth
@@ -55,7 +55,7 @@ def watched(rank: int, tool: tuple[Source, Changed], lost: int) -> DeviceHealth:
     watch = HealthWatch(rank, f"device {rank}", "", [source])
     assert watch.report(30.0).problems == ()
     change(lost)
-    watch.look()
+    watch.poll()
     return watch.report(30.0)
 
 

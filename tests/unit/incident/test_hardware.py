@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.health import HealthWatch, polling
-from megatron_nanguard.health.source import SourceAnswer
+from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.postmortem.reading import load_incident
 from megatron_nanguard.records.health import HealthDifference, HealthReading
 from megatron_nanguard.records.incident import Incident
@@ -73,7 +73,7 @@ def test_without_a_watch_nothing_is_said(watch: Watch, tmp_path: Path) -> None:
     assert "hardware_transient" not in [cause.cause for cause in found.causes]
 
 
-def test_a_look_that_fails_is_no_fault_of_the_guard(
+def test_a_poll_that_fails_is_no_fault_of_the_guard(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     health = HealthWatch(0, "npu:0, 4", "", [Card()])
@@ -81,7 +81,7 @@ def test_a_look_that_fails_is_no_fault_of_the_guard(
     def no_thread(self: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(HealthWatch, "look", no_thread)
+    monkeypatch.setattr(HealthWatch, "poll", no_thread)
     found = incident_with(health, watch, tmp_path)
     assert found.health == ()
     assert found.ranks.bad_before == (0,)
