@@ -1,7 +1,7 @@
-"""Every option, once: name, default, meaning, how its text is read.
+"""Every option in one place: name, default, meaning, and how its text is read.
 
 The command line flag is ``--nanguard-NAME``, the environment variable ``NANGUARD_NAME``; the command line wins.
-``--nanguard`` or ``NANGUARD=1`` switches the guard on, ``NANGUARD=0`` beats both.
+``--nanguard`` or ``NANGUARD=1`` switches the guard on, ``NANGUARD=0`` switches it off whatever else is given.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from megatron_nanguard.errors import SettingsError
 PREFIX = "nanguard"
 
 SAVES_CALLS = frozenset({"op", "step", "full"})
+"""Levels of --nanguard-capture that save the inputs of the failing call."""
 SAVES_STEP = frozenset({"step", "full"})
-"""Levels of --nanguard-capture."""
+"""Levels of --nanguard-capture that save the micro-batches of the step."""
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
@@ -62,7 +63,7 @@ def _path(text: str) -> str:
 
 
 def _drill(text: str) -> str:
-    """Only what cannot be one; the grammar of drills is read where drills are planted."""
+    """Refuse an empty text only; `drill/` parses the rest."""
     if not text.strip():
         raise SettingsError("an empty drill; plant one or leave the option out")
     return text
@@ -105,18 +106,21 @@ def _option(default: Any, read: Callable[[str], Any], metavar: str | None, meani
     return field(default=default, metadata={"read": read, "metavar": metavar, "help": meaning})
 
 
+def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
+    return _option(default, _one_of(*allowed), f"{{{','.join(allowed)}}}", meaning)
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for. Text forms are read by ``from_texts``; a bad one raises SettingsError."""
+    """The options of one process. ``from_texts`` reads their text forms and raises SettingsError for a bad one."""
 
     on: bool = False
     dir: str | None = _option(
         None, _path, "DIR", "where incidents are written (default: nanguard/ in the --save directory, else ./nanguard)"
     )
-    on_nonfinite: str = _option(
+    on_nonfinite: str = _choice(
         "abort",
-        _one_of("abort", "skip", "continue"),
-        "{abort,skip,continue}",
+        ("abort", "skip", "continue"),
         "after an incident is written: leave with exit code 65 on all ranks, skip the step, or go on (default abort)",
     )
     max_skips: tuple[int, int] = _option(
@@ -126,25 +130,22 @@ class Settings:
         120.0, _seconds, "SECONDS", "longest wait for other ranks at the handshake and in an incident (default 120)"
     )
     strict: bool = _option(False, _yes_or_no, None, "what would run unguarded exits instead")
-    norms: str = _option(
+    norms: str = _choice(
         "param",
-        _one_of("param", "bucket"),
-        "{param,bucket}",
+        ("param", "bucket"),
         "gradient norms before the reduction per parameter, or one per bucket (cheaper, less said) (default param)",
     )
-    replay: str = _option(
+    replay: str = _choice(
         "auto",
-        _one_of("auto", "off"),
-        "{auto,off}",
+        ("auto", "off"),
         "auto: run a failing step again in place, traced, and name the operator; off: no replay (default auto)",
     )
     scaler_skips: int = _option(
         8, _count, "N", "fp16: the Nth step in a row skipped by the loss scaler is an incident (default 8)"
     )
-    capture: str = _option(
+    capture: str = _choice(
         "op",
-        _one_of("none", "ids", "op", "step", "full"),
-        "{none,ids,op,step,full}",
+        ("none", "ids", "op", "step", "full"),
         "what an incident saves beside its words: nothing; digests of the batch and the failing call; also that call "
         "with its inputs; also the step's micro-batches and random states; also model and optimizer, so that "
         "nanguard reload can run the step again (default op)",
@@ -172,10 +173,10 @@ class Settings:
 
     @classmethod
     def from_texts(cls, on: bool, given: Mapping[str, str | bool | None], environ: Mapping[str, str]) -> Settings:
-        """Join command line texts (None where absent) with the environment.
+        """Read command line texts (None where absent), and the environment for the options that are absent.
 
         Raises:
-            SettingsError: names the flag or the variable, the value seen and what is allowed.
+            SettingsError: names the flag or the variable, the value, and the values allowed.
         """
         values: dict[str, Any] = {}
         for option in OPTIONS:
@@ -201,7 +202,7 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Refuse combinations that contradict each other.
+        """Refuse options that contradict each other.
 
         Raises:
             SettingsError: names both flags.
@@ -223,7 +224,7 @@ class Settings:
                 raise SettingsError(f"{flag_of(option)} needs --nanguard-watch")
 
     def digest(self) -> str:
-        """Twelve hex digits that are equal on two ranks exactly if their options are."""
+        """Twelve hex digits; equal on two ranks if and only if their options are equal."""
         return hashlib.sha256(repr(dataclasses.astuple(self)).encode()).hexdigest()[:12]
 
 
@@ -241,7 +242,7 @@ def variable_of(name: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser as plain texts, which stay picklable inside a checkpoint's arguments."""
+    """Add the options to a parser as texts, so that a checkpoint can pickle the parsed arguments."""
     group = parser.add_argument_group(title="nanguard", description="non-finite gradients: found, named, written down")
     group.add_argument(f"--{PREFIX}", action="store_true", help="watch every step for non-finite gradients and losses")
     for option in OPTIONS:
@@ -254,7 +255,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_namespace(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Settings of a parsed command line, with the environment underneath.
+    """Settings of a parsed command line and of the environment.
 
     Raises:
         SettingsError: see ``Settings.from_texts``.
@@ -264,7 +265,7 @@ def from_namespace(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
 
 
 def without_ours(words: Sequence[str]) -> list[str]:
-    """A command line without the options of this package."""
+    """Remove the options of this package from a command line."""
     takes_value = {flag_of(option.name) for option in OPTIONS if option.metadata["metavar"] is not None}
     left, rest = [], iter(words)
     for word in rest:
@@ -276,7 +277,7 @@ def without_ours(words: Sequence[str]) -> list[str]:
 
 
 def options_table() -> str:
-    """The options as a Markdown table, as the README shows it."""
+    """The options as the Markdown table of the README."""
     rows = ["| flag | value | meaning |", "|---|---|---|"]
     rows.append(f"| `--{PREFIX}` | | switch the guard on |")
     for option in OPTIONS:

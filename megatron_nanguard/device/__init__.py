@@ -1,7 +1,7 @@
-"""The accelerator behind a tensor: cuda, npu or cpu, through one small protocol; the only room that names a vendor.
+"""The accelerator that holds a tensor: cuda, npu or cpu, with one protocol; the only room with code for a vendor.
 
-A device is chosen by asking a tensor where it is. What the vendor's module says of itself is no answer: with
-torch_npu's ``transfer_to_npu``, and with Megatron on CPU ranks, ``torch.cuda.is_available()`` is True all the same.
+The device is read from a tensor. ``torch.cuda.is_available()`` cannot be used: it is True with torch_npu's
+``transfer_to_npu`` too, and with Megatron on CPU ranks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BACKENDS: Final[Mapping[str, type[Device]]] = {"cpu": CpuDevice, "cuda": CudaDev
 
 
 def device_of(tensor_or_type: Tensor | str) -> Device:
-    """The device that holds a tensor, or the one of a ``torch.device.type``.
+    """The device of a tensor, or of a ``torch.device.type``.
 
     Raises:
-        ValueError: no backend of that type; names those there are.
+        ValueError: there is no backend for that type.
     """
     kind = tensor_or_type.device.type if isinstance(tensor_or_type, Tensor) else tensor_or_type
     if kind not in BACKENDS:
@@ -37,7 +37,7 @@ def device_of(tensor_or_type: Tensor | str) -> Device:
 
 
 def training_device() -> Device:
-    """The device Megatron trains on: npu where torch_npu is imported and finds a card, else cuda, else cpu."""
+    """The device that Megatron trains on: npu if torch_npu is imported and finds a card, else cuda, else cpu."""
     torch_npu = sys.modules.get("torch_npu")
     if torch_npu is not None and torch_npu.npu.is_available():
         return NpuDevice()

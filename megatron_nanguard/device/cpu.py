@@ -13,8 +13,8 @@ from megatron_nanguard.device.protocol import Identity
 from megatron_nanguard.records.device import DeviceFacts, OverflowMode
 
 _GENERATOR = torch._C.default_generator
-"""Not ``torch.default_generator``, nor ``torch.get_rng_state``: `nanguard cpu-run` maps them to a second generator, so
-that this one is the device's alone."""
+"""The generator that `nanguard cpu-run` leaves to the device; there ``torch.default_generator`` and
+``torch.get_rng_state`` are mapped to a second one."""
 
 
 class CpuDevice:
@@ -23,11 +23,11 @@ class CpuDevice:
     backend = "cpu"
 
     def take(self, index: int) -> str:
-        """The processor; the number means nothing here."""
+        """Return "cpu"; the number has no effect."""
         return "cpu"
 
     def facts(self, index: int | None = None) -> DeviceFacts:
-        """Processor name, memory of the host and threads of this rank; the number means nothing here."""
+        """Processor name, memory of the host and threads of this rank; the number has no effect."""
         return DeviceFacts(
             backend=self.backend,
             index=None,
@@ -38,7 +38,7 @@ class CpuDevice:
         )
 
     def identity(self, index: int | None = None) -> Identity:
-        """None: the host's own readings are the processor's."""
+        """Empty: readings of the processor are those of the host."""
         return Identity()
 
     def rng_state(self) -> Tensor:
@@ -54,10 +54,10 @@ class CpuDevice:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
     def synchronize(self) -> None:
-        """Nothing: the CPU has done its work when an operator returns."""
+        """No effect: operators on the CPU have finished when they return."""
 
     def overflow_mode(self) -> OverflowMode:
-        """The CPU knows IEEE only."""
+        """The CPU has IEEE arithmetic only."""
         return "not_applicable"
 
 

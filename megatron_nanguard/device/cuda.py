@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, and AMD ones, which torch also calls cuda."""
+"""NVIDIA GPUs, and AMD GPUs, which torch calls cuda as well."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CudaDevice:
         return f"cuda:{index}"
 
     def facts(self, index: int | None = None) -> DeviceFacts:
-        """Name, memory and the settings that decide how numbers are computed."""
+        """Name, memory, and the settings that affect numerics."""
         index = torch.cuda.current_device() if index is None else index
         properties = torch.cuda.get_device_properties(index)
         matmul = torch.backends.cuda.matmul
@@ -43,9 +43,9 @@ class CudaDevice:
         )
 
     def identity(self, index: int | None = None) -> Identity:
-        """The UUID, since CUDA and NVML count differently; a slice of a GPU goes by its entry in the environment.
+        """The UUID, since CUDA and NVML number GPUs differently; for a MIG slice its name in CUDA_VISIBLE_DEVICES.
 
-        Older versions of torch know neither UUID nor PCI address.
+        Older versions of torch have neither UUID nor PCI address.
         """
         index = torch.cuda.current_device() if index is None else index
         properties: Any = torch.cuda.get_device_properties(index)
@@ -77,12 +77,12 @@ class CudaDevice:
         torch.cuda.synchronize()
 
     def overflow_mode(self) -> OverflowMode:
-        """GPUs know IEEE only, fp8 aside, which no gradient buffer holds."""
+        """GPUs have IEEE arithmetic only, except for fp8, which no gradient buffer uses."""
         return "not_applicable"
 
 
 def _visible(index: int) -> str:
-    """What CUDA_VISIBLE_DEVICES calls the device with this number; empty where that is a number again."""
+    """Name of this device in CUDA_VISIBLE_DEVICES; empty where the variable has a number."""
     entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     entry = entries[index].strip() if index < len(entries) else ""
     return entry if entry.startswith(("GPU-", "MIG-")) else ""

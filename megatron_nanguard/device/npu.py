@@ -1,4 +1,4 @@
-"""Ascend cards through torch_npu, whose overflow mode decides whether any check of ours can see anything.
+"""Ascend cards through torch_npu; checks for NaN and Inf work in one of their two overflow modes only.
 
 overflow mode: saturation (INF_NAN_MODE_ENABLE=0, INF_NAN_MODE_FORCE_DISABLE=1)
 """
@@ -34,7 +34,7 @@ SWITCHES: Final = (
     "HCCL_INTRA_ROCE_ENABLE",
     "HCCL_INTRA_PCIE_ENABLE",
 )
-"""Environment variables that people flip when they hunt a NaN on Ascend; those that are set stand in the facts."""
+"""Environment variables that users change to debug a NaN on Ascend; those that are set are recorded."""
 
 
 class NpuDevice:
@@ -63,9 +63,9 @@ class NpuDevice:
         )
 
     def identity(self, index: int | None = None) -> Identity:
-        """The logic id, which npu-smi maps to a card and a chip; the environment may hide some of them from torch."""
+        """The logic id, which npu-smi maps to a card and a chip; ASCEND_RT_VISIBLE_DEVICES may hide some from torch."""
         index = self._npu.current_device() if index is None else index
-        # CANN reads up to the first entry that is no number.
+        # CANN ignores everything after the first entry that is no number.
         visible = list(takewhile(str.isdigit, os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")))
         return Identity(visible[index] if index < len(visible) else str(index))
 
@@ -90,7 +90,7 @@ class NpuDevice:
         self._npu.synchronize()
 
     def overflow_mode(self) -> OverflowMode:
-        """What the driver decided; the environment variables are only one of the things it looks at.
+        """The mode that the driver chose; environment variables are only part of its decision.
 
         Source: torch_npu/npu/utils.py, is_support_inf_nan.
         """

@@ -1,4 +1,4 @@
-"""What every backend answers; a method is added only if all three can answer it."""
+"""What every backend provides; a method is added only if all three can implement it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from megatron_nanguard.records.device import DeviceFacts, OverflowMode
 
 
 class Identity(NamedTuple):
-    """How others than torch name a device; empty where torch does not know.
+    """Names of a device outside of torch; empty where torch does not know them.
 
     Attributes:
-        vendor_id: as the vendor's own tools take it.
+        vendor_id: for the vendor's tools.
         pci_address: as the kernel writes it, such as "0000:3b:00".
     """
 
@@ -22,18 +22,18 @@ class Identity(NamedTuple):
 
 
 class Device(Protocol):
-    """One kind of device, seen from the rank that computes on it."""
+    """One kind of device, as the rank that computes on it uses it."""
 
     backend: str
 
     def take(self, index: int) -> str:
-        """Make the device with this number the current one of this process; its name, as torch.device takes it."""
+        """Make the device with this number the current one; returns its name for torch.device."""
 
     def facts(self, index: int | None = None) -> DeviceFacts:
-        """What the device with this number (default: the current one) says of itself."""
+        """Properties of the device with this number (default: the current one)."""
 
     def identity(self, index: int | None = None) -> Identity:
-        """How vendor and kernel name the device with this number (default: the current one)."""
+        """Names that the vendor and the kernel use for the device with this number (default: the current one)."""
 
     def rng_state(self) -> Tensor:
         """State of the generator that draws dropout: uint8, in host memory.
@@ -42,19 +42,19 @@ class Device(Protocol):
         """
 
     def set_rng_state(self, state: Tensor) -> None:
-        """Put that generator into a state that `rng_state` gave."""
+        """Set that generator to a state from `rng_state`."""
 
     def free_bytes(self) -> int:
-        """Memory that nobody holds, what torch keeps for its own next tensors not counted as free.
+        """Memory that is not allocated; memory in torch's cache does not count as free.
 
         Sync: none.
         """
 
     def synchronize(self) -> None:
-        """Wait for everything launched so far.
+        """Wait for all work launched so far.
 
         Sync: the host waits for the device.
         """
 
     def overflow_mode(self) -> OverflowMode:
-        """Whether an overflow becomes Inf and NaN, or a large number that no check can tell from a healthy one."""
+        """Whether an overflow becomes Inf or NaN, or a large finite number that checks cannot find."""
