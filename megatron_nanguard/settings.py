@@ -129,11 +129,11 @@ class Settings:
     deadline: float = _option(
         120.0, _seconds, "SECONDS", "longest wait for other ranks at the handshake and in an incident (default 120)"
     )
-    strict: bool = _option(False, _yes_or_no, None, "what would run unguarded exits instead")
+    strict: bool = _option(False, _yes_or_no, None, "exit where the run would go on unguarded")
     norms: str = _choice(
         "param",
         ("param", "bucket"),
-        "gradient norms before the reduction per parameter, or one per bucket (cheaper, less said) (default param)",
+        "gradient norms before the reduction per parameter, or one per bucket (cheaper, less detail) (default param)",
     )
     replay: str = _choice(
         "auto",
@@ -146,7 +146,7 @@ class Settings:
     capture: str = _choice(
         "op",
         ("none", "ids", "op", "step", "full"),
-        "what an incident saves beside its words: nothing; digests of the batch and the failing call; also that call "
+        "what an incident saves besides its report: nothing; digests of the batch and the failing call; also that call "
         "with its inputs; also the step's micro-batches and random states; also model and optimizer, so that "
         "nanguard reload can run the step again (default op)",
     )
