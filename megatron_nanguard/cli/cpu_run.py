@@ -47,7 +47,7 @@ def command(nproc: int, timeout: float | None, show: frozenset[int] | None, scri
     from megatron_nanguard.cpurun.errors import CpuRunError
 
     try:
-        code = cpurun.launch(nproc, script, args, timeout=timeout, show=show)
+        code = cpurun.launch(nproc, script, args, timeout=timeout, show=show).code
     except CpuRunError as refused:
         raise click.ClickException(str(refused)) from refused
     sys.exit(code)

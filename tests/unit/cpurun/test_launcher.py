@@ -15,7 +15,7 @@ from tests.unit.cpurun.conftest import Run
 LAUNCH = """
 import sys
 from megatron_nanguard import cpurun
-sys.exit(cpurun.launch(2, sys.argv[1], sys.argv[2:], preload=()))
+sys.exit(cpurun.launch(2, sys.argv[1], sys.argv[2:], modules=()).code)
 """
 WAIT_FOR_EVER = """
 import os, time
