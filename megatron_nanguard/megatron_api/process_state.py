@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from megatron_nanguard.megatron_api.protocols import RerunStateMachine, Timers
+from megatron_nanguard.tensor_names import named_tensors
 
 ACCUMULATORS = (
     ("megatron.core.transformer.moe.moe_logging", "_MOE_METRICS_TRACKER._metrics"),
@@ -152,16 +154,13 @@ def _copied(value: Any) -> Any:
     return twin
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor that `_copied` would copy."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for key in sorted(value):
-            yield from _tensors(value[key])
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _tensors(getattr(value, field.name))
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors that `_copied` would copy, in an order that does not depend on which sum was made first."""
+    return [tensor for _, tensor in sorted(named_tensors(value, _dataclass_fields), key=itemgetter(0))]
+
+
+def _dataclass_fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
 
 
 def _rerun_machine() -> RerunStateMachine | None:
