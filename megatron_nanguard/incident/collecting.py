@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.capture import Captured, random_states, without_tensors
+from megatron_nanguard.capture import Captured, random_state_tensors, without_tensors
 from megatron_nanguard.capture.leaves import Batcher
 from megatron_nanguard.capture.model_state import gradients_by_name, live_state, norms_by_name, split
 from megatron_nanguard.guarded_run import GuardedOptimizer
@@ -80,7 +80,7 @@ class Collector:
         return self._with_step(record, batcher.tensors, call)
 
     def _with_step(self, record: CaptureFile, batch: Mapping[str, Tensor], call: RecordedCall) -> Captured:
-        random, of_random = random_states.take_apart(call.snapshot.random)
+        random, of_random = random_state_tensors.take_apart(call.snapshot.random)
         record = replace(
             record,
             level="step",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatron_nanguard.capture import Captured, random_states, read
+from megatron_nanguard.capture import Captured, random_state_tensors, read
 from megatron_nanguard.capture.leaves import put_together
 from megatron_nanguard.capture.model_state import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.model_state import put_back as put_state_back
@@ -111,7 +111,9 @@ def _words(coordinates: Coordinates, sizes: ParallelSizes) -> str:
 
 def _restore_random(captured: Captured, device: Device) -> None:
     assert captured.record.random is not None, "read() takes nothing without random states"
-    for put_back in random_states.put_together(captured.record.random, captured.tensors).put_back(device).values():
+    for put_back in (
+        random_state_tensors.put_together(captured.record.random, captured.tensors).put_back(device).values()
+    ):
         put_back()
 
 

@@ -10,7 +10,7 @@ import numpy
 import torch
 from safetensors.torch import load_file
 
-from megatron_nanguard.capture.random_states import put_together, take_apart
+from megatron_nanguard.capture.random_state_tensors import put_together, take_apart
 from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.capture import CapturedRandom
