@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_PLAIN = (int, float, str, torch.dtype, torch.device)
+
 Path = tuple[Any, ...]
 """Keys and indexes from the outermost container to a tensor."""
 
@@ -30,6 +32,9 @@ def tensors_in(
     """
     if isinstance(value, Tensor):
         yield path, value
+        return
+    # The tracer asks for every argument of every operator; asking a number whether it is a Mapping takes longest.
+    if value is None or isinstance(value, _PLAIN):
         return
     if isinstance(value, list | tuple):
         inside: list[tuple[Any, Any]] = list(enumerate(value))

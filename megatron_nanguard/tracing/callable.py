@@ -92,7 +92,9 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
         for root in roots:
             self._name(root)
         # Without roots as yet: whose gradients are looked at is a matter of the leaves that are met.
-        super().__init__(self._roots, self._module_names, self._leaf_names, rank=0, microbatch=0, at_once=True)
+        super().__init__(
+            self._roots, self._module_names, self._leaf_names, rank=0, microbatch=0, look_when_newly_bad=True
+        )
         self._roots += roots
 
     def module_entered(self, module: Module, args: Any) -> None:

@@ -26,13 +26,21 @@ from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import attention_heads
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
-from megatron_nanguard.tracing.catching import Catcher
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, module_of
 from megatron_nanguard.tracing.places.nodes import gradient_names, is_autograd_function
 from megatron_nanguard.tracing.places.step_place import Step, StepPlace
+from megatron_nanguard.tracing.recording.event_log import EventObserver
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
 from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags
+from megatron_nanguard.tracing.recording.observers import (
+    CallForwarder,
+    CallObserver,
+    MarkerObserver,
+    NewlyBadObserver,
+    ProbeObserver,
+)
 from megatron_nanguard.tracing.recording.recorder import EventRecorder
 from megatron_nanguard.tracing.walking.rank_trace import summarize
 
@@ -60,10 +68,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rank: int,
         microbatch: int | None,
         *,
-        marker: bool = False,
-        probe: frozenset[int] = frozenset(),
-        catcher: Catcher | None = None,
-        at_once: bool = False,
+        marker_fill: bool = False,
+        probed_events: frozenset[int] = frozenset(),
+        call_observer: CallObserver | None = None,
+        look_when_newly_bad: bool = False,
     ) -> None:
         """Nothing is traced before the tracer is entered.
 
@@ -73,20 +81,32 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             params: global name of each parameter.
             rank: global rank.
             microbatch: the one to trace; None traces only what runs outside of any.
-            marker: fill fresh memory with a NaN of known bits; another result then than without.
-            probe: events of an earlier pass to look at closely, such as its origins.
-            catcher: told of each operator that leaves an event.
-            at_once: look closely at whatever turns bad, with two host reads per operator; where there is no other pass.
+            marker_fill: fill fresh memory with a NaN of known bits; a step that reads it before it is written gives
+                another result then.
+            probed_events: numbers of events in an earlier pass that are looked at closely in this one.
+            call_observer: gets arguments and result of each operator that leaves an event.
+            look_when_newly_bad: look closely at each tensor that turns bad, for a call that cannot be run again; costs
+                two host reads per tensor that an operator writes.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._rank, self._microbatch = rank, microbatch
         self._by_chunk = _params_by_chunk(chunks, params)
         self._shield = Shield()
-        self._whereabouts = CurrentPlace(names, params, microbatch, self._node_made, self._shielded)
-        outside = ExternalTensors(chunks, names, params)
+        self._here = CurrentPlace(names, params, microbatch, self._node_made, self._shielded)
+        external = ExternalTensors(chunks, names, params)
         heads = attention_heads(chunks)
-        self._recorder = EventRecorder(self._whereabouts, outside, marker, probe, heads, catcher, at_once=at_once)
-        self._fills_with_marker = marker
+        self._flags = NonfiniteFlags()
+        observers: list[EventObserver] = []
+        if marker_fill:
+            observers.append(MarkerObserver())
+        if probed_events:
+            observers.append(ProbeObserver(probed_events, heads, external))
+        if call_observer is not None:
+            observers.append(CallForwarder(call_observer))
+        if look_when_newly_bad:
+            observers.append(NewlyBadObserver(self._flags, heads))
+        self._recorder = EventRecorder(self._here, external, self._flags, tuple(observers))
+        self._fills_with_marker = marker_fill
         self._was_traced = False
         self._sinks: list[SinkRead] = []
         self._output_names: dict[Writer, str] = {}
@@ -100,7 +120,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Tracer:
         """Start to trace."""
-        self._entered.enter_context(self._whereabouts.following())
+        self._entered.enter_context(self._here.following())
         self._is_entered = True
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -118,9 +138,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Before the traced backward the gradients are looked at: what is bad by then came from elsewhere.
         """
         step = Step(microbatch, chunk, in_backward)
-        with self._whereabouts.at(step):
+        with self._here.at(step):
             if in_backward and microbatch is not None and microbatch == self._microbatch:
-                self._quietly(self._look_at_gradients, step, self._whereabouts.has_skipped)
+                self._quietly(self._look_at_gradients, step, self._here.has_skipped)
             yield
 
     def after_backward(self, microbatch: int | None, chunk: int) -> None:
@@ -148,7 +168,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def is_in_microbatch(self) -> bool:
         """Whether the micro-batch runs that is traced."""
-        step = self._whereabouts.step
+        step = self._here.step
         return step.microbatch is not None and step.microbatch == self._microbatch
 
     def finish(self) -> None:
@@ -175,8 +195,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 labels=self._labels(),
                 broken=self._shield.fault,
             )
-        trace = Trace(self._recorder.events, self._sinks, self._output_names)
-        return summarize(trace, self._recorder.flags, self._rank, coords, self._microbatch, self._labels())
+        trace = Trace(self._recorder.log.events, self._sinks, self._output_names)
+        return summarize(trace, self._flags, self._rank, coords, self._microbatch, self._labels())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -188,23 +208,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         started = self._shielded(self._recorder.before, func, args, kwargs)
         result = func(*args, **kwargs)
         if started is not None:
-            self._shielded(self._recorder.after, started, args, kwargs, result)
+            self._shielded(self._recorder.after, started, result)
         return result
 
     def _look_at_gradients(self, step: Step, is_untraced: bool) -> None:
         for name, gradient in self._gradients(step.chunk):
-            if not self._recorder.is_under_way(gradient):
+            if not self._recorder.reader.is_under_way(gradient):
                 place = StepPlace("accumulate", step, module_of(name), parameter=name)
-                self._recorder.look(f"wgrad of {name}", gradient, place, is_untraced)
+                self._recorder.look_at_gradient(f"wgrad of {name}", gradient, place, is_untraced)
 
     def _add_sinks(self, chunk: int) -> None:
         for name, gradient in self._gradients(chunk):
-            if not self._recorder.is_under_way(gradient):
+            if not self._recorder.reader.is_under_way(gradient):
                 self._sink(name, gradient)
 
     def _sink(self, name: str, tensor: Tensor) -> None:
-        writers = self._recorder.writers(tensor)
-        self._sinks.append(SinkRead(name, self._recorder.flags.put(tensor), writers))
+        writers = self._recorder.reader.writers(tensor)
+        self._sinks.append(SinkRead(name, self._flags.put(tensor), writers))
 
     def _gradients(self, chunk: int) -> Iterator[tuple[str, Tensor]]:
         for name, param in self._by_chunk[chunk]:
@@ -213,7 +233,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield name, gradient.data
 
     def _node_made(self, node: Node) -> None:
-        if self._whereabouts.is_traced and is_autograd_function(node):
+        if self._here.is_traced and is_autograd_function(node):
             node.register_hook(self._region_left)
 
     def _region_left(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:
@@ -225,7 +245,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(gradient_names(node), gradients, strict=True):
             if gradient is not None:
-                for writer in self._recorder.left_region(gradient):
+                for writer in self._recorder.look_at_returned(gradient):
                     self._output_names.setdefault(writer, name)
 
     def _quietly(self, look: Callable[..., None], *args: Any) -> None:
@@ -244,7 +264,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         labels = (
             (MARKER, self._fills_with_marker),
             (EAGER, not hasattr(TorchDispatchMode, "ignore_compile_internals")),
-            (UNNAMED_REGIONS, not self._whereabouts.tags_nodes),
+            (UNNAMED_REGIONS, not self._here.tags_nodes),
         )
         return tuple(label for label, applies in labels if applies)
 

@@ -159,8 +159,8 @@ class Host:
             {named.param: named.name for named in name_parameters(self.chunks)},
             dist.get_rank(),
             fault.microbatch,
-            marker=fault.kind == MARKER,
-            probe=probe,
+            marker_fill=fault.kind == MARKER,
+            probed_events=probe,
         )
 
         @contextmanager

@@ -210,9 +210,9 @@ class Replayer:
             {guarded.names.parameter(entry): entry.name for entry in guarded.names.entries},
             guarded.coordinates.rank,
             microbatch,
-            marker=marker,
-            probe=probe,
-            catcher=catcher,
+            marker_fill=marker,
+            probed_events=probe,
+            call_observer=catcher,
         )
 
     def _traced(

@@ -110,8 +110,8 @@ class TracedEvent:
         is_untraced: what it holds may come from a step that is not traced.
         first_used: where its result was read first.
         sent: of a message.
-        marked: 0-dim count of elements that still held the marker; of a FILLED one under marker fill.
-        never_written: the same on the host; 0 before the end.
+        never_written: how many elements of a FILLED tensor still held the marker; 0 before the end of the pass, and
+            without marker fill.
         input_facts, output_facts: looked at closely, in a pass with probes; of the inputs those that `reads` names.
         other_facts: of what else went in: plain numbers that are NaN or Inf, and with probes tensors without values.
         carries: of a message, whose memory it is in.
@@ -121,13 +121,12 @@ class TracedEvent:
     kind: EventKind
     place: StepPlace
     reads: list[TracedRead]
-    outputs: list[TracedOutput]
+    outputs: list[TracedOutput] = field(default_factory=list)
     is_parallel: bool = False
     is_parameter: bool = False
     is_untraced: bool = False
     first_used: StepPlace | None = None
     sent: Sent | None = None
-    marked: Tensor | None = None
     never_written: int = 0
     input_facts: list[TensorFacts] = field(default_factory=list)
     output_facts: list[TensorFacts] = field(default_factory=list)

@@ -13,6 +13,9 @@ from torch._ops import OpOverload
 
 from megatron_nanguard.tensor_names import tensors_in
 
+NamedTensor = tuple[str, "int | None", Tensor]
+"""Name of the argument, index in the list it lies in (None outside of a list), and the tensor."""
+
 
 class CallKind(enum.Enum):
     """How a call is looked at.
@@ -101,8 +104,8 @@ class Operator:
         """Whether it is a communication that returns what arrives."""
         return self.kind is CallKind.MESSAGE and self.name.startswith(_FUNCTIONAL)
 
-    def reads(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, int | None, Tensor]]:
-        """Yield argument name, place in its list (None outside of one) and tensor of all that the call reads."""
+    def reads(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[NamedTensor]:
+        """Yield every tensor that the call reads."""
         ignored = self.overwritten
         if self.name in _ADDS_TO_FIRST and kwargs.get("beta", 1) == 0:
             ignored = ignored | {self.arguments[0]}

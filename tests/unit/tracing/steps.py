@@ -98,4 +98,4 @@ def trace(inside: Callable[[Tensor], Tensor], **options: Any) -> RankTrace:
 def looked_at_closely(inside: Callable[[Tensor], Tensor], **options: Any) -> RankTrace:
     """Trace twice: the second pass looks closely at what the first found."""
     first = trace(inside, **options)
-    return trace(inside, **options, probe=frozenset(origin.event for origin in first.origins))
+    return trace(inside, **options, probed_events=frozenset(origin.event for origin in first.origins))

@@ -75,7 +75,7 @@ def test_error_of_the_model_passes_through() -> None:
 def test_looks_from_hooks_are_not_traced_themselves() -> None:
     schedule = Schedule(Model())
     schedule.run(batches())
-    operators = {event.operator.partition(".")[0] for event in schedule.tracer._recorder.events}
+    operators = {event.operator.partition(".")[0] for event in schedule.tracer._recorder.log.events}
     assert "aminmax" not in operators
     assert operators.isdisjoint({"detach", "_local_scalar_dense", "zeros"})
 
@@ -102,7 +102,9 @@ def test_events_have_the_same_numbers_in_every_pass() -> None:
         torch.manual_seed(0)
         schedule = Schedule(Model(log_of_negative))
         schedule.run(batches())
-        runs.append([(event.operator, event.place.module, event.kind) for event in schedule.tracer._recorder.events])
+        runs.append(
+            [(event.operator, event.place.module, event.kind) for event in schedule.tracer._recorder.log.events]
+        )
     assert runs[0] == runs[1]
 
 
@@ -132,7 +134,7 @@ def test_compiled_helper_stays_compiled_and_opaque() -> None:
 
     plain, traced, schedule = plain_and_traced(Model(helper))
     assert all(map(torch.equal, plain, traced))
-    operators = {event.operator.partition(".")[0] for event in schedule.tracer._recorder.events}
+    operators = {event.operator.partition(".")[0] for event in schedule.tracer._recorder.log.events}
     assert "sin" not in operators
 
 
@@ -140,9 +142,9 @@ def test_backward_after_the_tracer_is_not_recorded() -> None:
     schedule = Schedule(Model(NanBackward.apply), microbatch=0)
     with schedule.tracer, schedule.tracer.at(0, 0, False):
         loss = schedule.model(batches()[0]).sum()
-    num_events = len(schedule.tracer._recorder.events)
+    num_events = len(schedule.tracer._recorder.log.events)
     loss.backward()
-    assert len(schedule.tracer._recorder.events) == num_events
+    assert len(schedule.tracer._recorder.log.events) == num_events
 
 
 def test_backward_stays_in_the_calling_thread_while_traced() -> None:

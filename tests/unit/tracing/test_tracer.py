@@ -210,7 +210,7 @@ def test_unseen_write_over_a_finite_result_is_corrected_by_the_close_look() -> N
 
 
 def test_half_written_buffer_is_found_under_marker_fill() -> None:
-    traced = looked_at_closely(HalfWritten.apply, marker=True)
+    traced = looked_at_closely(HalfWritten.apply, marker_fill=True)
     origin = only_origin(traced)
     assert traced.labels == ("marker fill",)
     assert (origin.kind, origin.place.module) == (OriginKind.NEVER_WRITTEN, "layers.0")
@@ -218,7 +218,7 @@ def test_half_written_buffer_is_found_under_marker_fill() -> None:
 
 
 def test_marker_fill_of_a_healthy_step_yields_nothing() -> None:
-    assert trace(masked, marker=True).origins == ()
+    assert trace(masked, marker_fill=True).origins == ()
 
 
 def attend(x: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ def trace_attention(probe: frozenset[int] = frozenset()) -> RankTrace:
     torch.manual_seed(0)
     model = Model(attend, width=12)
     model.layers[0].num_attention_heads_per_partition = 4
-    return Schedule(model, probe=probe).run(batches(rows=6, width=12))
+    return Schedule(model, probed_events=probe).run(batches(rows=6, width=12))
 
 
 def test_fused_region_is_named_with_its_output_head_and_rows() -> None:
@@ -265,7 +265,7 @@ def trace_bucket(probe: frozenset[int] = frozenset()) -> RankTrace:
     torch.manual_seed(0)
     model = Model()
     bucket = torch.zeros(sum(param.numel() for param in model.parameters()))
-    schedule = Schedule(model, gradients=bucket, probe=probe)
+    schedule = Schedule(model, gradients=bucket, probed_events=probe)
     weight = model.layers[1].linear.weight
     model.layers[1].linear.forward = lambda x: FusedWgrad.apply(x, weight, lambda: schedule.current == 1)
     return schedule.run(batches())

@@ -251,10 +251,10 @@ def test_buffer_of_a_message_is_let_go_when_a_step_that_is_not_traced_reads_it()
     with tracer:
         buffer = torch.empty(4)
         receive(buffer)
-        assert len(tracer._recorder.messages.pending) == 1
+        assert len(tracer._recorder._pending) == 1
         with tracer.at(0, 0, False):
             buffer * 2
-        assert not tracer._recorder.messages.pending
+        assert len(tracer._recorder._pending) == 0
 
 
 def test_a_message_in_the_memory_of_a_gradient_says_so() -> None:

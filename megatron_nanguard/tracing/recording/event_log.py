@@ -1,0 +1,110 @@
+"""The events of a pass, who wrote which bytes, and who else looks at each event."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from megatron_nanguard.tracing.recording.collective_calls import CollectiveCall
+from megatron_nanguard.tracing.recording.events import TracedEvent, TracedOutput
+from megatron_nanguard.tracing.recording.lineage import Lineage, Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, Slot
+from megatron_nanguard.tracing.recording.operators import NamedTensor, Operator
+
+
+class StartedCall(NamedTuple):
+    """An operator that is about to run.
+
+    Attributes:
+        operator: what its schema says.
+        func: the operator itself.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        event: becomes the next event of the pass when the operator has run.
+        read: the tensors it reads; those of a message are in `collective`.
+        collective: what the operator sends and receives; None when it is no message.
+    """
+
+    operator: Operator
+    func: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    event: TracedEvent
+    read: Sequence[NamedTensor] = ()
+    collective: CollectiveCall | None = None
+
+
+class EventObserver:
+    """Looks at events while they are recorded. A subclass overrides the methods it needs; the others do nothing.
+
+    The tracer does not trace operators that an observer runs.
+    """
+
+    def before_operator(self, number: int, call: StartedCall) -> None:
+        """Look at an operator that is about to run as the event of this number."""
+
+    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: Any) -> None:
+        """Look at an operator that has run.
+
+        Args:
+            call: as `before_operator` got it.
+            written: the tensors it returned or changed in place.
+            result: what it returned.
+        """
+
+    def before_message(self, number: int, call: StartedCall) -> None:
+        """Look at a message that is about to start as the event of this number."""
+
+    def wrote(self, event: TracedEvent, writer: Writer, tensor: Tensor, slot: Slot | None) -> None:
+        """Look at a tensor that an event of any kind wrote."""
+
+    def arrived(self, event: TracedEvent, writer: Writer, tensor: Tensor) -> None:
+        """Look at a tensor that a message has brought, when it is read first."""
+
+    def finish(self) -> None:
+        """Fetch from the device what was noted there, at the end of the pass."""
+
+
+class EventLog:
+    """Events in the order of execution, with the last writers of all memory.
+
+    Attributes:
+        events: of the pass so far.
+        flags: whether each tensor held NaN or Inf.
+        lineage: which events wrote the bytes of each storage.
+        observers: who looks at each event; empty in a plain traced pass.
+    """
+
+    def __init__(self, flags: NonfiniteFlags, observers: tuple[EventObserver, ...]) -> None:
+        self.events: list[TracedEvent] = []
+        self.flags, self.observers = flags, observers
+        self.lineage = Lineage()
+
+    @property
+    def next_number(self) -> int:
+        """Number that the next event will have."""
+        return len(self.events)
+
+    def add(self, event: TracedEvent) -> TracedEvent:
+        """Append an event; until the next one is added, `wrote` may be called for it."""
+        self.events.append(event)
+        return event
+
+    def wrote(self, event: TracedEvent, tensor: Tensor, slot: Slot | None) -> Writer:
+        """Note that the newest event wrote the tensor.
+
+        Args:
+            event: the newest one.
+            tensor: what it wrote.
+            slot: flag of the tensor; None when it has none, or none yet.
+        """
+        number = len(self.events) - 1
+        assert self.events[number] is event
+        writer = Writer(number, len(event.outputs))
+        event.outputs.append(TracedOutput.of(tensor, slot))
+        self.lineage.write(tensor, writer)
+        for observer in self.observers:
+            observer.wrote(event, writer, tensor, slot)
+        return writer

@@ -1,0 +1,161 @@
+"""What an event reads: the events that wrote each tensor. Memory that none of them wrote becomes an event too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from megatron_nanguard.tracing.places.current_place import CurrentPlace
+from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, ModelMemory, describe
+from megatron_nanguard.tracing.places.step_place import StepPlace
+from megatron_nanguard.tracing.recording.event_log import EventLog
+from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedOutput, TracedRead
+from megatron_nanguard.tracing.recording.lineage import Range, Writer
+from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
+from megatron_nanguard.tracing.recording.operators import NamedTensor
+
+
+class PendingMessages:
+    """Buffers of messages that may still be under way.
+
+    A communication operator only starts the work. By the time a buffer is read the message has arrived, so what it
+    brought is looked at then.
+    """
+
+    def __init__(self, log: EventLog, here: CurrentPlace) -> None:
+        self._log, self._here = log, here
+        self._buffers: dict[Writer, Tensor] = {}
+
+    def __len__(self) -> int:
+        """How many buffers may still be written to."""
+        return len(self._buffers)
+
+    def __contains__(self, writer: Writer) -> bool:
+        """Whether this message may be under way."""
+        return writer in self._buffers
+
+    def start(self, writer: Writer, buffer: Tensor) -> None:
+        """Keep the buffer until it is read."""
+        self._buffers[writer] = buffer.detach()
+
+    def arrive(self, writers: Iterable[Writer], *, is_read: bool = True) -> None:
+        """Look at the buffers that these writers fill, and forget them.
+
+        Args:
+            writers: of a tensor that is about to be read; only those of messages under way matter.
+            is_read: False at the end of the pass.
+        """
+        if not self._buffers:
+            return
+        for writer in writers:
+            buffer = self._buffers.pop(writer, None)
+            if buffer is not None:
+                self._look(writer, buffer, is_read)
+
+    def finish(self) -> None:
+        """Look at the buffers that were never read."""
+        self.arrive(list(self._buffers), is_read=False)
+
+    def _look(self, writer: Writer, buffer: Tensor, is_read: bool) -> None:
+        event = self._log.events[writer.event]
+        event.outputs[writer.output] = TracedOutput.of(buffer, self._log.flags.put(buffer))
+        if event.first_used is None and is_read:
+            event.first_used = self._here.place()
+        for observer in self._log.observers:
+            observer.arrived(event, writer, buffer)
+
+
+class TensorReader:
+    """Finds the writers of tensors. Every source of events reads its tensors through one reader."""
+
+    def __init__(self, log: EventLog, pending: PendingMessages, here: CurrentPlace, external: ExternalTensors) -> None:
+        self._log, self._pending, self._here, self._external = log, pending, here, external
+
+    def read_all(self, named: Iterable[NamedTensor]) -> list[TracedRead]:
+        """Read the tensors that can hold NaN or Inf."""
+        return [self.read(tensor, name, index) for name, index, tensor in named if can_be_bad(tensor)]
+
+    def read(self, tensor: Tensor, name: str = "", column: int | None = None) -> TracedRead:
+        """Find who wrote a tensor, now that it is read.
+
+        Args:
+            tensor: that can hold NaN or Inf.
+            name: of the argument.
+            column: the only output that the tensor can have gone into; None when it can have gone into all.
+        """
+        events = self._log.events
+        writers, unknown = self._log.lineage.read(tensor)
+        self._pending.arrive(writers)
+        if writers and events[writers[-1].event].kind is EventKind.EMPTY:
+            writers = [*writers[:-1], self._filled(tensor, writers)]
+        if unknown and (not writers or tensor.is_contiguous()):
+            writers.append(self._from_outside(tensor, unknown, is_part=bool(writers)))
+        is_part = any(self._numel(writer) > tensor.numel() for writer in writers)
+        slot = self._log.flags.put(tensor) if is_part else None
+        return TracedRead(name, column, tuple(writers), TracedOutput.of(tensor, slot))
+
+    def writers(self, tensor: Tensor) -> tuple[Writer, ...]:
+        """Who wrote a tensor; empty for a tensor that can hold neither NaN nor Inf."""
+        return self.read(tensor).writers if can_be_bad(tensor) else ()
+
+    def read_untraced(self, named: Iterable[NamedTensor]) -> None:
+        """A step that is not traced reads tensors: let go of the buffers of messages that it waited for."""
+        if self._pending:
+            for _, _, tensor in named:
+                self._pending.arrive(self._log.lineage.read(tensor)[0])
+
+    def is_under_way(self, tensor: Tensor) -> bool:
+        """Whether a message that nothing has waited for may be writing into the tensor."""
+        return len(self._pending) > 0 and any(writer in self._pending for writer in self._log.lineage.read(tensor)[0])
+
+    def is_number(self, tensor: Tensor) -> bool:
+        """Whether torch made the tensor of a plain number, such as the one in `x[0] = nan`: part of the operator."""
+        return (
+            tensor.dim() == 0
+            and tensor.device.type == "cpu"
+            and can_be_bad(tensor)
+            and not tensor.is_complex()
+            and not self._log.lineage.is_known(tensor)
+            and self._external.owner(tensor) is None
+        )
+
+    def _filled(self, tensor: Tensor, writers: Sequence[Writer]) -> Writer:
+        """Memory from an `empty` is read, and no event has written all of it: an unseen write, or none at all."""
+        empty = self._log.events[writers[-1].event]
+        seen = TracedOutput.of(tensor, None)
+        reads = [TracedRead("written by an operator", None, tuple(writers[:-1]), seen)] if len(writers) > 1 else []
+        event = TracedEvent("unseen write", EventKind.FILLED, empty.place, reads, first_used=self._here.place())
+        return self._log.wrote(self._log.add(event), tensor, self._log.flags.put(tensor))
+
+    def _from_outside(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
+        """A tensor from before the trace is read: a parameter, data, or the rest of a tensor that is known in part.
+
+        Only the unknown part is looked at: the padding of a bucket is no fault of what wrote the rest.
+        """
+        part = _largest(tensor, unknown) if is_part else tensor
+        owned = self._external.owner(part)
+        event = TracedEvent(
+            owned.name if owned else describe(part),
+            EventKind.OUTSIDE,
+            StepPlace("load", self._here.step, owned.module if owned else ""),
+            reads=[],
+            is_parameter=owned is not None and owned.is_parameter,
+            is_untraced=self._here.has_skipped and self._is_of_an_untraced_step(owned),
+        )
+        return self._log.wrote(self._log.add(event), part, self._log.flags.put(part))
+
+    def _is_of_an_untraced_step(self, owned: ModelMemory | None) -> bool:
+        """Gradients add up over all steps, and between the steps the schedule hands on what the steps have made."""
+        return self._here.step.microbatch is None if owned is None else owned.is_gradient
+
+    def _numel(self, writer: Writer) -> int:
+        return math.prod(self._log.events[writer.event].outputs[writer.output].shape)
+
+
+def _largest(tensor: Tensor, ranges: Sequence[Range]) -> Tensor:
+    """The largest of these byte ranges of a contiguous tensor's storage, as a flat view."""
+    size, first = tensor.element_size(), tensor.storage_offset()
+    start, end = max(ranges, key=lambda piece: piece[1] - piece[0])
+    return tensor.detach().view(-1)[start // size - first : end // size - first]
