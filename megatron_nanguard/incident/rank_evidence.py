@@ -13,6 +13,7 @@ from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
 from megatron_nanguard.records.parameters import ParameterEntry, layer_of
+from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
 
 NORM_DIGITS = 6
@@ -142,7 +143,7 @@ def _judge(parameter: BadParameter, norm: float, is_bad_after: bool) -> BadParam
     where the reduced values are finite and so is what was counted, it was an overflow.
     """
     if math.isnan(norm):
-        return replace(parameter, norm=norm, pattern="nan+inf" if parameter.inf_count else "nan")
+        return replace(parameter, norm=norm, pattern=pattern_of(True, parameter.inf_count))
     if parameter.nan_count or parameter.inf_count:
         return replace(parameter, norm=norm)
     return replace(parameter, norm=norm, pattern="inf" if is_bad_after else "finite")

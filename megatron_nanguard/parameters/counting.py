@@ -12,7 +12,8 @@ from torch import Tensor
 from megatron_nanguard.megatron_api.pieces import Piece
 from megatron_nanguard.parameters.parameter_map import EntrySegment, ParameterMap, index_in
 from megatron_nanguard.records.parameters import ParameterEntry
-from megatron_nanguard.records.postmortem import BadParameter, Pattern
+from megatron_nanguard.records.pattern import pattern_of
+from megatron_nanguard.records.postmortem import BadParameter
 
 
 @dataclass
@@ -75,17 +76,9 @@ def _record(tally: _Tally) -> BadParameter:
         local_name=tally.entry.local_name,
         shape=tally.entry.shape,
         norm=math.hypot(*tally.norms) if tally.nan_count == 0 else math.nan,
-        pattern=_pattern(tally),
+        pattern=pattern_of(tally.nan_count, tally.inf_count),
         nan_count=tally.nan_count,
         inf_count=tally.inf_count,
         counted_elements=tally.counted,
         first_index=tally.first_index,
     )
-
-
-def _pattern(tally: _Tally) -> Pattern:
-    if tally.nan_count and tally.inf_count:
-        return "nan+inf"
-    if tally.nan_count:
-        return "nan"
-    return "inf" if tally.inf_count else "finite"

@@ -12,10 +12,9 @@ from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.health import DeviceHealth
+from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.phrase import Phrasing
 from megatron_nanguard.records.replay import ReplaySummary
-
-Pattern = Literal["nan", "inf", "nan+inf", "finite"]
 
 
 class Kind(enum.Enum):

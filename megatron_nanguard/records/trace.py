@@ -9,7 +9,7 @@ from typing import Final, Literal
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.pattern import Pattern
 
 Phase = Literal[
     "load", "forward", "recompute", "backward", "accumulate", "reduce", "finalize", "optimizer", "clip", "gather"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.trace import TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
 
@@ -51,15 +51,6 @@ def facts_of(name: str, tensor: Tensor, above: float | None) -> TensorFacts | No
         absmax=float(finite.max()) if finite.numel() else None,
         positions=tuple(tuple(position) for position in found.tolist()),
     )
-
-
-def pattern_of(nan_count: int, inf_count: int) -> Pattern:
-    """The pattern of a tensor with so many NaN and Inf."""
-    if nan_count and inf_count:
-        return "nan+inf"
-    if nan_count:
-        return "nan"
-    return "inf" if inf_count else "finite"
 
 
 def _reals(tensor: Tensor) -> Tensor | None:

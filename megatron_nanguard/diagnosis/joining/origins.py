@@ -9,8 +9,8 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.joining.walk_back import Unseen
 from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.pattern import Pattern, pattern_of
 from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.records.postmortem import Pattern
 from megatron_nanguard.records.trace import GRADIENT_OF, Message, OriginKind, RankTrace, TensorFacts, TracedOrigin
 
 UNSEEN_WRITER: Final = phrase("unseen writer")
@@ -74,7 +74,7 @@ def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace], bet
         module=use.module if use else "",
         operator=message.operator,
         output=form.format(number=message.number, between=between),
-        pattern=_worst(arrived),
+        pattern=_joint_pattern(arrived),
         source_line=message.line or (use.source_line if use else None),
         positions=(),
         kind=OriginKind.COMMUNICATION,
@@ -115,10 +115,7 @@ def _gradient_of(name: str) -> str:
     return Phrase(f"{GRADIENT_OF}{name}", "gradient of {name}", {"name": name})
 
 
-def _worst(arrived: Mapping[int, Message]) -> Pattern:
+def _joint_pattern(arrived: Mapping[int, Message]) -> Pattern:
+    """What all members saw together."""
     patterns = {message.arrived for message in arrived.values()}
-    has_nan = bool(patterns & {"nan", "nan+inf"})
-    has_inf = bool(patterns & {"inf", "nan+inf"})
-    if has_nan:
-        return "nan+inf" if has_inf else "nan"
-    return "inf"
+    return pattern_of(patterns & {"nan", "nan+inf"}, patterns & {"inf", "nan+inf"})

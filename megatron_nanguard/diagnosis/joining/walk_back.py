@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from megatron_nanguard.diagnosis.joining.matched_messages import Key, Traffic
-from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.trace import LISTED, CauseLink, Message, RankTrace
 
 Place = tuple[int, int]

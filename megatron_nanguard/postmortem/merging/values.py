@@ -15,8 +15,9 @@ from typing import Literal
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.parameters import depth_of
+from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Pattern, Postmortem
+from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Postmortem
 
 LISTED_PARAMETERS = 512
 LISTED_RANKS = 64
@@ -120,7 +121,7 @@ def _merge_parameter(where: Where, name: str, seen: _JoinedParameter, sizes: Par
     return MergedParameter(
         name=name,
         where=where,
-        pattern=_pattern(seen),
+        pattern=pattern_of(seen.has_nan, seen.has_inf),
         norm=seen.norm,
         nan_count=seen.nan_count,
         inf_count=seen.inf_count,
@@ -128,14 +129,6 @@ def _merge_parameter(where: Where, name: str, seen: _JoinedParameter, sizes: Par
         num_ranks=len(seen.places),
         coords=tuple(place.label(sizes) for place in places),
     )
-
-
-def _pattern(seen: _JoinedParameter) -> Pattern:
-    if seen.has_nan and seen.has_inf:
-        return "nan+inf"
-    if seen.has_nan:
-        return "nan"
-    return "inf" if seen.has_inf else "finite"
 
 
 def _worst(first: float | None, second: float | None) -> float | None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.pattern import Pattern
 
 NEGATIVE_INF: Final = 1
 POSITIVE_INF: Final = 2

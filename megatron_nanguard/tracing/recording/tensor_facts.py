@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from megatron_nanguard.records.postmortem import Pattern
+from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.trace import NUMBER, TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
@@ -38,7 +38,7 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
         name=name,
         shape=shape,
         dtype=dtype,
-        pattern=_pattern(nan_count, num_bad - nan_count),
+        pattern=pattern_of(nan_count, num_bad - nan_count),
         nan_count=nan_count,
         inf_count=num_bad - nan_count,
         absmax=float(finite.abs().max()) if finite.numel() else None,
@@ -52,7 +52,7 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
 def number_facts(name: str, value: float) -> TensorFacts:
     """An argument that is a plain number."""
     is_inf = math.isinf(value)
-    return TensorFacts(name, (), NUMBER, _pattern(int(math.isnan(value)), int(is_inf)))
+    return TensorFacts(name, (), NUMBER, pattern_of(int(math.isnan(value)), int(is_inf)))
 
 
 def _ends(finite: Tensor) -> tuple[float | None, float | None]:
@@ -61,14 +61,6 @@ def _ends(finite: Tensor) -> tuple[float | None, float | None]:
         return None, None
     lowest, highest = finite.aminmax()
     return float(lowest), float(highest)
-
-
-def _pattern(nan_count: int, inf_count: int) -> Pattern:
-    if nan_count and inf_count:
-        return "nan+inf"
-    if nan_count:
-        return "nan"
-    return "inf" if inf_count else "finite"
 
 
 def _first_positions(bad: Tensor, num_bad: int) -> tuple[tuple[int, ...], ...]:
