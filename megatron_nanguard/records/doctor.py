@@ -1,4 +1,4 @@
-"""How one patch point stands in an environment, for `nanguard doctor`."""
+"""What `nanguard doctor` finds in an environment: patch points that work, and sources of hardware readings."""
 
 from __future__ import annotations
 
@@ -21,4 +21,19 @@ class PatchPointState:
     target: str
     essential: bool
     works: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """Whether a source of hardware readings can be read on a machine.
+
+    Attributes:
+        name: of the source.
+        tells: it has something to tell.
+        words: how much, or why nothing.
+    """
+
+    name: str
+    tells: bool
     words: str

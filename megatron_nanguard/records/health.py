@@ -47,21 +47,6 @@ class HealthDifference:
     severity: Severity
 
 
-@dataclass(frozen=True)
-class SourceState:
-    """Whether a source can be read on a machine, for `nanguard doctor`.
-
-    Attributes:
-        name: of the source.
-        tells: it has something to tell.
-        words: how much, or why nothing.
-    """
-
-    name: str
-    tells: bool
-    words: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeviceHealth:
     """The hardware under one rank.

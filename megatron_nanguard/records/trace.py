@@ -10,10 +10,24 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.pattern import Pattern
+from megatron_nanguard.records.phrase import Phrase, phrase
 
 Phase = Literal[
     "load", "forward", "recompute", "backward", "accumulate", "reduce", "finalize", "optimizer", "clip", "gather"
 ]
+
+PHASE_WORDS: Final[dict[str, Phrase]] = {
+    "load": phrase("load"),
+    "forward": phrase("forward"),
+    "recompute": phrase("recompute"),
+    "backward": phrase("backward"),
+    "accumulate": phrase("accumulate"),
+    "reduce": phrase("reduce"),
+    "finalize": phrase("finalize"),
+    "optimizer": phrase("optimizer"),
+    "clip": phrase("clip"),
+    "gather": phrase("gather"),
+}
 
 MessageContents = Literal["gradients", "parameters", ""]
 
@@ -240,3 +254,16 @@ class RankTrace:
         for message in (*self.arrivals, *self.departures):
             if not 0 <= message.channel < len(self.channels):
                 raise PostmortemError(f"a message has channel {message.channel}, {len(self.channels)} are listed")
+
+
+def phase_words(phase: str) -> str:
+    """A phase of the step in a sentence; one of another version as it is."""
+    return PHASE_WORDS.get(phase, phase)
+
+
+def place_words(phase: str, microbatch: int | None) -> str:
+    """A phase, with its micro-batch where it has one: "backward of micro-batch 2"."""
+    words = phase_words(phase)
+    if microbatch is None:
+        return words
+    return phrase("{phase} of micro-batch {microbatch}", phase=words, microbatch=microbatch)

@@ -9,9 +9,8 @@ from functools import cached_property
 
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.records.place_words import place_words
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.trace import Message, TracedPlace
+from megatron_nanguard.records.trace import Message, TracedPlace, place_words
 
 AXIS_WORDS = {
     "tp": phrase("tensor-parallel group of {place}"),

@@ -9,8 +9,7 @@ from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.place_words import phase_words
-from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.records.trace import OriginKind, phase_words
 
 AROUND_THE_MODEL = ("finalize", "optimizer", "clip", "gather")
 

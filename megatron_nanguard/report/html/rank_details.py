@@ -12,7 +12,7 @@ from typing import Final
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
-from megatron_nanguard.records.place_words import place_words
+from megatron_nanguard.records.trace import place_words
 from megatron_nanguard.report.formatting import counted, number, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rank_states import NAMES

@@ -7,9 +7,8 @@ from typing import Final
 
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import LISTED, Phrase, joined, phrase
-from megatron_nanguard.records.place_words import phase_words
 from megatron_nanguard.records.rank_words import rank_list
-from megatron_nanguard.records.trace import OriginKind, TensorFacts
+from megatron_nanguard.records.trace import OriginKind, TensorFacts, phase_words
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import MORE, count, counted, number, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident

@@ -9,10 +9,9 @@ import pytest
 
 from megatron_nanguard.diagnosis.advice import PATTERNS, advise
 from megatron_nanguard.diagnosis.texts import advice_texts
-from megatron_nanguard.records.audit import AuditFinding
 from megatron_nanguard.records.incident import BatchSpot, DeviceCount, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Kind, ScalerState
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.replay import AuditFinding, ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import NAN, case, origin
 

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, get_args
 
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
-from megatron_nanguard.records.place_words import phase_words
 from megatron_nanguard.records.rank_words import name_ranks, rank_list
-from megatron_nanguard.records.trace import Phase
+from megatron_nanguard.records.trace import Phase, phase_words
 from megatron_nanguard.report.formatting import counted
 from megatron_nanguard.report.html.pictures.figure import Figure, escape, shorten
 from megatron_nanguard.report.lang import Translate

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from megatron_nanguard.records.place_words import PHASES, place_words
-from megatron_nanguard.records.trace import Phase
+from megatron_nanguard.records.trace import PHASE_WORDS, Phase, place_words
 
 
 def test_a_place_is_a_phase_and_its_micro_batch() -> None:
@@ -13,4 +12,4 @@ def test_a_place_is_a_phase_and_its_micro_batch() -> None:
 
 
 def test_every_phase_has_words() -> None:
-    assert set(get_args(Phase)) == set(PHASES)
+    assert set(get_args(Phase)) == set(PHASE_WORDS)
