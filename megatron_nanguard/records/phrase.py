@@ -10,12 +10,13 @@ To everybody else a phrase is its English text. A record keeps beside its texts 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from string import Formatter
 from typing import Any
+
+from megatron_nanguard.records.leaves import leaves_of
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,15 @@ def opening(words: str) -> Phrase:
 
 def phrases_of(record: Any) -> dict[str, Phrasing]:
     """How the texts of a record were put together, by text, as far as they are phrases."""
-    return {str(each): Phrasing(each.template, {k: str(v) for k, v in each.values.items()}) for each in _inside(record)}
+    return {
+        str(each): Phrasing(each.template, {name: str(value) for name, value in each.values.items()})
+        for each in _phrases_in(record)
+    }
 
 
-def _inside(value: Any) -> Iterator[Phrase]:
-    if isinstance(value, Phrase):
-        yield value
-        yield from _inside(tuple(value.values.values()))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _inside(item)
-    elif isinstance(value, dict):
-        yield from _inside(tuple(value.values()))
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _inside(getattr(value, field.name))
+def _phrases_in(value: Any) -> Iterator[Phrase]:
+    """Every phrase in a record, and the phrases that it was put together from."""
+    for leaf in leaves_of(value):
+        if isinstance(leaf, Phrase):
+            yield leaf
+            yield from _phrases_in(leaf.values)

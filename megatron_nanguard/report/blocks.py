@@ -6,11 +6,12 @@ in the order of its fields; most blocks use one or two of them.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from megatron_nanguard.records.leaves import map_leaves
 
 Form = TypeVar("Form")
 
@@ -143,14 +144,5 @@ def each_text(form: Form, change: Callable[[str], str]) -> Form:
         form: a text, a tuple, list, dictionary or data class, and whatever these hold.
         change: from the old text to the new one; keys of dictionaries stay as they are.
     """
-    value: Any = form
-    if isinstance(value, str):
-        value = change(value)
-    elif isinstance(value, (tuple, list)):
-        value = type(value)(each_text(item, change) for item in value)
-    elif isinstance(value, dict):
-        value = {key: each_text(item, change) for key, item in value.items()}
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: each_text(getattr(value, field.name), change) for field in dataclasses.fields(value)}
-        value = dataclasses.replace(value, **fields)
-    return value  # type: ignore[no-any-return]
+    changed: Form = map_leaves(form, lambda value: change(value) if isinstance(value, str) else value)
+    return changed

@@ -9,7 +9,6 @@ A key whose name Python reserves is renamed with `field(metadata={"key": "from"}
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.json.decoding import Misfit, decoder_of, shown
 from megatron_nanguard.records.json.fields import FLOAT_TAG, fields_of
+from megatron_nanguard.records.leaves import map_leaves
 
 Record = TypeVar("Record")
 
@@ -31,7 +31,7 @@ def to_json(record: Any) -> bytes:
     Args:
         record: an instance of a dataclass of this room.
     """
-    return orjson.dumps(_plain(record), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(map_leaves(record, _plain, _as_object), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def from_json(cls: type[Record], data: bytes | Mapping[str, Any], *, source: str = "") -> Record:
@@ -68,15 +68,15 @@ def _check_version(tree: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {FLOAT_TAG: str(value)}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        cls: Any = type(value)
-        return {key: _plain(getattr(value, name)) for name, key, _, _ in fields_of(cls)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {FLOAT_TAG: str(value)}
     return value
+
+
+def _as_object(record: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The fields under their JSON keys."""
+    cls: Any = type(record)
+    return {key: values[name] for name, key, _, _ in fields_of(cls)}
