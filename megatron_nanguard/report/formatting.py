@@ -27,8 +27,8 @@ COUNTED: Final = {
     "more change": (phrase("{total} more change"), phrase("{total} more changes")),
     "more layer": (phrase("{total} more layer"), phrase("{total} more layers")),
     "more origin": (phrase("{total} more origin"), phrase("{total} more origins")),
-    "more way": (phrase("{total} more way"), phrase("{total} more ways")),
-    "further way": (phrase("{total} further way"), phrase("{total} further ways")),
+    "more transfer": (phrase("{total} more transfer"), phrase("{total} more transfers")),
+    "further transfer": (phrase("{total} further transfer"), phrase("{total} further transfers")),
 }
 """The singular and the plural of each noun."""
 MORE: Final = phrase("... and {more}")

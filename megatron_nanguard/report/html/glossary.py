@@ -9,18 +9,18 @@ from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.report.blocks import Block
 
 TITLE: Final = phrase("Words on this page")
-ABOUT: Final = phrase("This page tells of one training step in which megatron_nanguard met NaN or Inf.")
+ABOUT: Final = phrase("This page is about one training step in which megatron_nanguard found NaN or Inf.")
 STOPPED: Final = phrase("Exit code 65 means that the guard stopped the job because of it.")
 WENT_ON: Final = phrase(
-    "When this was written the job was going on; if it ended later, look at later incidents or the training log."
+    "The job was still running when this was written; if it ended later, look at later incidents or the training log."
 )
 WORDS: Final = (
     (phrase("bad, not finite"), phrase("NaN or Inf.")),
     (
         phrase("origin"),
         phrase(
-            "The first call that made something bad although no bad tensor went in, on a way back from a bad gradient; "
-            "a plain number that is NaN may have been passed to it."
+            "The first call that made a bad value without a bad input tensor, found by tracing back from a bad "
+            "gradient. A NaN may have been passed to it as a plain number."
         ),
     ),
     (
@@ -39,23 +39,27 @@ WORDS: Final = (
     (
         phrase("phases"),
         phrase(
-            "load: the batch is fetched. reduce: a sum over ranks outside of any micro-batch. finalize: after the last "
-            "backward, where sums of gradients over replicas and tied weights are waited for and used. clip: the norm."
+            "load: the batch is fetched. reduce: a sum over ranks outside of any micro-batch. finalize: after the "
+            "last backward, when the sums of gradients over replicas and tied weights are awaited and used. clip: "
+            "the norm."
         ),
     ),
     (
         phrase("plain, traced, probed pass"),
-        phrase("The step again: as it was; with every operator read along; and once more, closer."),
+        phrase("The step run again: unchanged; with every operator checked; and once more in more detail."),
     ),
     (
         phrase("synchronous, marker fill"),
-        phrase("The step again: waiting after every operator; with fresh memory filled with a known NaN."),
+        phrase(
+            "The step run again: with a wait for the device after every operator; with new memory filled with a "
+            "known NaN."
+        ),
     ),
     (
-        phrase("the accused call"),
+        phrase("the suspect call"),
         phrase("The call of the origin, saved with its inputs in bundle/, and run again on its own."),
     ),
-    (phrase("autograd.Function"), phrase("A backward that somebody wrote by hand, in Python.")),
+    (phrase("autograd.Function"), phrase("A backward that was written by hand in Python.")),
     (phrase("norm"), phrase("Square root of the sum of squares of a gradient.")),
     (
         phrase("loss scale"),
@@ -63,7 +67,7 @@ WORDS: Final = (
     ),
     (
         phrase("likely, possible"),
-        phrase("How sure the rules are, between 0 and 1, from the evidence listed; no measured frequency."),
+        phrase("How sure the rules are, from 0 to 1, given the evidence listed; not a measured frequency."),
     ),
     (phrase("+  -  ?"), phrase("Evidence for a cause, evidence against it, and what was not tested.")),
     (phrase("exit code 65"), phrase("The guard ended the run. Any other code is that of the training script.")),

@@ -39,7 +39,7 @@ TITLE: Final = phrase("{what}, step {step}, {run}")
 SCRIPT_TEXTS: Final = {
     "state": phrase("state"),
     "file": phrase("file"),
-    "elsewhere": phrase("its own file tells the rest"),
+    "elsewhere": phrase("see its own file for the rest"),
     "rank": phrase("Rank {rank}, {place}", rank="{rank}", place="{place}"),
     "cell": phrase("rank {rank}, {place}: {state}", rank="{rank}", place="{place}", state="{state}"),
     "many": phrase("{number} ranks, the worst first", number="{number}"),

@@ -19,10 +19,10 @@ from megatron_nanguard.report.formatting import judged
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 DETAILED_CAUSES: Final = 3
-SCORES: Final = phrase("The numbers are scores, each of its cause alone: they need not add up to 1.")
+SCORES: Final = phrase("The numbers are scores of single causes; they need not add up to 1.")
 LOWER_SCALE: Final = {
-    "bad": phrase("Run again at 1/256 of its loss scale the step was bad too: the scale did not overflow."),
-    "finite": phrase("Run again at 1/256 of its loss scale the step was finite: the scale overflowed."),
+    "bad": phrase("Run again at 1/256 of its loss scale, the step was bad too: the scale did not overflow."),
+    "finite": phrase("Run again at 1/256 of its loss scale, the step was finite: the scale overflowed."),
 }
 
 
@@ -34,7 +34,7 @@ def describe(opened: OpenedIncident) -> Block | None:
     undecided = [cause for cause in causes if cause.cause == Cause.UNDECIDED]
     ranked = [cause for cause in causes if cause.cause != Cause.UNDECIDED]
     return Block(
-        phrase("Causes, none of which stands out") if undecided else phrase("Causes, most likely first"),
+        phrase("Causes, none clearly ahead") if undecided else phrase("Causes, most likely first"),
         text=(Cause.UNDECIDED.meaning,) if undecided else (),
         points=(
             *(

@@ -19,7 +19,7 @@ READING: Final = phrase("the largest finite norm over the ranks that hold the la
 SCALED: Final = phrase("all norms are multiplied by the loss scale {scale}")
 TITLE: Final = phrase("Gradient norms by layer, before the reduction")
 NOT_TAKEN: Final = phrase(
-    "No rank wrote the norms of its layers, as is so with --nanguard-norms bucket: there is nothing to draw."
+    "No rank recorded norms by layer, as with --nanguard-norms bucket, so there is nothing to draw."
 )
 
 

@@ -18,7 +18,7 @@ from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import MORE, counted
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
-TITLE: Final = phrase("Hardware, by its own word")
+TITLE: Final = phrase("Hardware readings")
 COLUMNS: Final = (
     phrase("rank"),
     phrase("of"),
@@ -31,7 +31,9 @@ SHOWN_CHANGES: Final = 16
 SHOWN_RANKS: Final = 8
 """Number of ranks whose states are shown: the first ones, and the last, which is the healthy peer."""
 LOST: Final = phrase("The hardware under {ranks} reports an uncorrectable error since the start of the run.")
-SILENT: Final = phrase("No device that was asked reports a new uncorrectable error, which does not clear it.")
+SILENT: Final = phrase(
+    "No device that was read reports a new uncorrectable error; a device without one may still be faulty."
+)
 PEER: Final = phrase("healthy peer")
 
 
@@ -67,7 +69,9 @@ def _notes(incident: Incident) -> Iterator[str]:
         where = joined(LISTED, (phrase("rank {rank}", rank=one.rank), role, one.host, one.device))
         if states := _states(one):
             yield phrase("{where}: {states}", where=where, states=states)
-        yield from (phrase("{where}: not told: {problem}", where=where, problem=problem) for problem in one.problems)
+        yield from (
+            phrase("{where}: not readable: {problem}", where=where, problem=problem) for problem in one.problems
+        )
 
 
 def _states(health: DeviceHealth) -> str:
@@ -75,5 +79,5 @@ def _states(health: DeviceHealth) -> str:
     readings = [reading for reading in health.readings if reading.part == "device"]
     states = [f"{name} {state}" for reading in readings for name, state in reading.states.items()]
     counters = [f"{name} {count}" for reading in readings for name, count in reading.counters.items() if count]
-    counted_words = phrase("counted: {counters}", counters=", ".join(counters)) if counters else ""
+    counted_words = phrase("counters: {counters}", counters=", ".join(counters)) if counters else ""
     return joined(ALONGSIDE, (", ".join(states), counted_words))

@@ -14,7 +14,7 @@ from megatron_nanguard.report.formatting import number
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_MICROBATCHES: Final = 8
-COLUMNS: Final = (phrase("micro-batch"), phrase("lowest"), phrase("highest"), phrase("what stands out"))
+COLUMNS: Final = (phrase("micro-batch"), phrase("lowest"), phrase("highest"), phrase("what is unusual"))
 
 
 def describe(opened: OpenedIncident) -> Block | None:
@@ -48,7 +48,7 @@ def _words(incident: Incident, index: int, losses: MicrobatchLosses | None) -> I
     if losses and losses.nonfinite_ranks:
         yield phrase("loss not finite on {ranks}", ranks=name_ranks(losses.nonfinite_ranks))
     if ranks := _ranks(incident.zero_tokens, index):
-        yield phrase("no token that the loss counts on {ranks}", ranks=name_ranks(ranks))
+        yield phrase("no token counted by the loss on {ranks}", ranks=name_ranks(ranks))
     if ranks := _ranks(incident.changed_after_fetch, index):
         yield phrase("data changed after it was fetched on {ranks}", ranks=name_ranks(ranks))
 

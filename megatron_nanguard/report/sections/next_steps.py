@@ -16,10 +16,10 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SCRIPT: Final = f"{BUNDLE_NAME}/repro.py"
 """How the steps of the diagnosis name the script that runs the suspect call."""
-REPRODUCE: Final = phrase("run the accused call alone")
-SCREEN: Final = phrase("try devices and links without the model, on the hosts of the job")
-STOP_AND_SCREEN: Final = phrase("stop the job, then try devices and links without the model, on the hosts of the job")
-COLLECT: Final = phrase("bring the files of {ranks} into this directory and report again")
+REPRODUCE: Final = phrase("run the suspect call alone")
+SCREEN: Final = phrase("test devices and links without the model, on the hosts of the job")
+STOP_AND_SCREEN: Final = phrase("stop the job, then test devices and links without the model, on the hosts of the job")
+COLLECT: Final = phrase("copy the files of {ranks} into this directory, then run the report again")
 SHOWN_STEPS: Final = 5
 
 

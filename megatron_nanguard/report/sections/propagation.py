@@ -22,8 +22,8 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 SHOWN_ORIGINS: Final = 3
 SHOWN_TRANSFERS: Final = 16
 TITLE: Final = phrase("How it spread")
-THROUGH: Final = phrase("How it spread: {ranks} through communication alone")
-BESIDE: Final = phrase("more gradients of {who} went bad by {by} from {sources}")
+THROUGH: Final = phrase("How it spread: {ranks} became bad through communication alone")
+BESIDE: Final = phrase("{by} from {sources} made more gradients of {who} bad")
 ONWARDS: Final = phrase("{first} > {then}")
 PATH_START, PATH_END = 3, 2
 """Steps of a long path that are shown: the first after the origin, and the last, which end at a gradient."""
@@ -169,6 +169,6 @@ def _beside(transfer: Transfer) -> str:
 
 def _left_out(transfers: int, origins: int) -> Iterator[str]:
     if transfers > 0:
-        yield MORE.format(more=counted(transfers, "more way"))
+        yield MORE.format(more=counted(transfers, "more transfer"))
     if origins > 0:
         yield MORE.format(more=counted(origins, "more origin"))

@@ -24,7 +24,7 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rank_states import TONES, legend
 
 SHOWN_PATHS: Final = 8
-INFECTED: Final = phrase("infected {ranks} from {sources} by {by} ({group})")
+INFECTED: Final = phrase("{ranks}: infected by {sources} through {by} ({group})")
 NUMBERED_WORLD: Final = 64
 """Largest number of ranks that are shown with their numbers."""
 SHOWN_COLUMNS: Final = 16
@@ -35,7 +35,7 @@ LONGEST_LABEL: Final = 16
 INSIDE: Final = phrase("in a cell: tensor-parallel ranks")
 STAGES: Final = phrase("pipeline stages")
 REPLICAS: Final = phrase("replicas")
-CUT: Final = phrase("shown: {shown} of {all} kinds of {what}, those with the gravest ranks")
+CUT: Final = phrase("shown: {shown} of {all} kinds of {what}, those with the worst ranks")
 
 Cell = tuple[GridMark, ...]
 Key = TypeVar("Key", bound=Hashable)
@@ -136,10 +136,10 @@ def _paths(incident: Incident) -> tuple[str, ...]:
 
 
 def _path(by: str, group: str, sources: Sequence[int], ranks: Sequence[int]) -> str:
-    who = rank_list(ranks)
+    who = name_ranks(ranks)
     if not sources:
-        return phrase("infected {ranks} by a way that is not known", ranks=who)
-    return INFECTED.format(ranks=who, sources=rank_list(sources), by=by, group=group)
+        return phrase("{ranks}: infected on an unknown path", ranks=who)
+    return INFECTED.format(ranks=who, sources=name_ranks(sources), by=by, group=group)
 
 
 def _cells(rows: Sequence[RankRow]) -> Cells:

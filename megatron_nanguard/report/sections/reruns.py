@@ -26,13 +26,13 @@ TIMED: Final = re.compile(r"(?P<name>(?P<kind>[^,]+).*): (?P<seconds>[\d.]+) s")
 
 LOWER_SCALE: Final = "loss scale / 256"
 QUESTIONS: Final = {
-    "plain": phrase("The same call and nothing else: does the fault come back?"),
-    "traced": phrase("Every operator is read along: where does it begin?"),
+    "plain": phrase("The same step without tracing: does the fault come back?"),
+    "traced": phrase("Every operator is checked: where does the fault begin?"),
     "probed": phrase("A closer look at what the traced pass found."),
-    "synchronous": phrase("Waiting after every operator: is it a race?"),
-    "marker fill": phrase("Fresh memory filled with a marker: is memory read that nobody wrote?"),
-    "previous batch": phrase("The batch of the step before on this state: is it the batch?"),
-    LOWER_SCALE: phrase("The same step far below its loss scale: is it the scale that overflows?"),
+    "synchronous": phrase("The device is awaited after every operator: is it a race?"),
+    "marker fill": phrase("New memory is filled with a marker: is memory read that was never written?"),
+    "previous batch": phrase("The batch of the previous step on this state: is the batch the cause?"),
+    LOWER_SCALE: phrase("The same step at a much lower loss scale: does the scale make it overflow?"),
 }
 RESULTS: Final = {
     "yes": phrase("bad again"),
@@ -45,14 +45,16 @@ PREVIOUS_BATCH: Final = {
     "bad": phrase("bad too: not this batch alone"),
     "finite": phrase("finite: look at this batch"),
 }
-EXACT: Final = phrase("The plain pass was the same as what had happened, bit for bit.")
-FINITE_EXACT: Final = phrase("The plain pass differs in its bits; whatever is finite in both is the same bit for bit.")
-HEALED: Final = phrase("In the plain pass NaN and Inf of {ranks} became finite; all else is the same bit for bit.")
-ONLY_LOSSES: Final = phrase(
-    "Of {ranks} no gradient was finite before, so that of theirs only the losses were compared."
+EXACT: Final = phrase("The plain pass repeated the step bit for bit.")
+FINITE_EXACT: Final = phrase(
+    "The plain pass differs from the step, but all values that are finite in both are equal bit for bit."
 )
-DIFFERENT: Final = phrase("The plain pass differs in its bits, also where both are finite.")
-NOT_EXACT: Final = phrase("The plain pass differs in its bits from what had happened.")
+HEALED: Final = phrase(
+    "In the plain pass the NaN and Inf of {ranks} became finite; everything else is equal bit for bit."
+)
+ONLY_LOSSES: Final = phrase("No gradient of {ranks} was finite in the step, so only their losses were compared.")
+DIFFERENT: Final = phrase("The plain pass differs from the step, also in values that are finite in both.")
+NOT_EXACT: Final = phrase("The plain pass differs from the step.")
 SHOWN_CALLS: Final = 3
 REPEATED: Final = phrase("NaN or Inf in {bad} of {repeats} runs")
 PEER: Final = phrase("{outcome} on rank {rank} ({device}{alike})")
@@ -84,7 +86,7 @@ def describe_suspect_call(opened: OpenedIncident) -> Block | None:
         return None
     more = len(calls) - SHOWN_CALLS
     return Block(
-        phrase("The accused call, run again on its own"),
+        phrase("The suspect call, run again on its own"),
         rows=tuple(row for call in calls[:SHOWN_CALLS] for row in _call_rows(call, opened.incident.origin)),
         notes=(phrase("... and {more} more calls", more=more),) if more > 0 else (),
     )
@@ -135,7 +137,7 @@ def _call_rows(call: Arbitration, origins: Sequence[Origin]) -> Iterator[tuple[s
         yield phrase("float64 on CPU"), OUT_OF_RANGE.format(outcome=outcome) if call.out_of_range else outcome
     if call.note:
         yield phrase("note"), call.note
-    yield phrase("together"), conclusion(call, origins)
+    yield phrase("conclusion"), conclusion(call, origins)
 
 
 def _peer(call: Arbitration) -> str:

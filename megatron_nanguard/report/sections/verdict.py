@@ -27,7 +27,7 @@ from megatron_nanguard.report.sections.next_steps import is_running, screening, 
 MADE: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}, {when}{others}.")
 SENTENCES: Final = {
     OriginKind.OUTSIDE: phrase(
-        "Step {step}: {who} had {what} before the step began: {operator}, met in {when}{others}."
+        "Step {step}: {who} had {what} before the step began: {operator}, first read in {when}{others}."
     ),
     OriginKind.UNSEEN: phrase(
         "Step {step}: {who} has the first {what} that is known, and no operator that the tracer sees wrote it: "
@@ -48,22 +48,22 @@ STOP: Final = phrase("Stop the job first, then:")
 UNKNOWN_ORIGIN: Final = phrase("Where it began is not known: {why}.")
 NOT_RUN: Final = phrase("the step was not run again")
 NOT_BACK: Final = phrase("the fault did not come back when the step was run again")
-NOT_FOUND: Final = phrase("the way back from the bad values led to no beginning")
+NOT_FOUND: Final = phrase("tracing back from the bad values found no origin")
 OUT_OF_RANGE: Final = phrase("values out of range")
 
 SOLE: Final = phrase("{cause}, no other cause fits.")
 FIRST: Final = phrase("{cause}, ahead of {second}.")
 BETWEEN: Final = phrase("undecided: {first} or {second}")
 ONLY: Final = phrase("undecided: {first}, no other cause fits")
-NOTHING: Final = phrase("undecided: nothing speaks for any cause")
+NOTHING: Final = phrase("undecided: no evidence for any cause")
 
 STOPPED: Final = phrase("stopped on every rank with exit code {code}, before any weight changed")
 STOPPED_LATE: Final = phrase("stopped on every rank with exit code {code}, after the step had been applied")
 JOB_STATES: Final = {
     "skip": phrase("goes on: this step was skipped, no weight changed"),
-    "continue": phrase("goes on: this step was applied all the same, weights may hold NaN or Inf now"),
+    "continue": phrase("goes on: this step was applied anyway, weights may hold NaN or Inf now"),
 }
-NOT_KNOWN: Final = phrase("not known: no rank lived to write what was done")
+NOT_KNOWN: Final = phrase("not known: every rank ended before it could write what was done")
 REPLACED: Final = phrase("{state} ({words})")
 RESUME: Final = phrase("{state}; start again from the last checkpoint before step {step}{place}")
 PLACE: Final = phrase(", in {directory}")

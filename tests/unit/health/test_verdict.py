@@ -88,7 +88,9 @@ def test_a_new_error_where_it_began_changes_the_verdict_and_stands_in_the_report
 
     silent = report_text(healthy, tmp_path)
     assert "uncorrectable error since" not in silent
-    assert "No device that was asked reports a new uncorrectable error, which does not clear it." in silent
+    assert (
+        "No device that was read reports a new uncorrectable error; a device without one may still be faulty." in silent
+    )
 
 
 def test_a_new_error_on_another_device_changes_nothing_but_the_report(

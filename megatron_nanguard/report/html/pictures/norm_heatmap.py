@@ -17,8 +17,8 @@ from megatron_nanguard.report.sections.gradient_norms import scaled_words
 
 CLICK = phrase("Click a cell to see its rank.")
 READING = phrase(
-    "Norms of the local gradients before the reduction, on a log scale. A row is {what}, a column a layer in forward "
-    "order: {told}."
+    "Norms of the local gradients before the reduction, on a log scale. A row is {what}, a column is a "
+    "layer in forward order: {finding}."
 )
 NOT_SHOWN = phrase("Not shown: {rows}, {bad} of them not finite.")
 WORDED_LAYERS = 24
@@ -58,7 +58,7 @@ def _caption(matrix: NormMatrix) -> Iterator[str]:
     what = phrase("a pipeline of ranks")
     if matrix.is_folded:
         what = phrase("a replica, with the worst of its ranks in each cell")
-    yield READING.format(what=what, told=finding)
+    yield READING.format(what=what, finding=finding)
     if matrix.left_out:
         yield NOT_SHOWN.format(rows=counted(matrix.left_out, "row"), bad=matrix.bad_left_out)
 

@@ -33,18 +33,20 @@ SHOWN_STEPS: Final = 4
 NODE_MARKS: Final = {"origin": ("square", 16), "bad": ("circle", 14), "infected": ("circle", 14)}
 
 TITLE: Final = phrase("Propagation through ranks")
-ORIGIN: Final = phrase("The square is the origin, with its way to a gradient on its own rank beside it.")
+ORIGIN: Final = phrase(
+    "The square is the origin; beside it are the operators from there to a gradient on the same rank."
+)
 NO_ORIGIN: Final = phrase("Where it began is not known: the first column was bad before the reduction.")
 EDGES: Final = phrase(
-    "A lane is a rank, or several that the same message made bad, in the colour that the ranks have above; an arrow is "
-    "a message that carried bad values, named at its point with what used them first. The columns count messages: "
-    "there is no time axis, and nothing is to scale."
+    "A row is a rank, or several that the same message made bad, in the colour that the ranks have above. "
+    "An arrow is a message that carried bad values; at its point are the name of the message and what "
+    "used the values first. The columns count messages: there is no time axis, and nothing is to scale."
 )
 LATER_EDGES: Final = phrase(
-    "A dashed arrow, around the right side, goes to ranks that were bad already and made further gradients bad there, "
-    "as the sum for tied embeddings does."
+    "A dashed arrow around the right side goes to ranks that were bad already. It made more gradients bad "
+    "there, as the sum for tied embeddings does."
 )
-FURTHER: Final = phrase("{ways} of infection left out.")
+FURTHER: Final = phrase("{transfers} of bad values left out.")
 BEGAN, BAD_ALREADY = phrase("it began"), phrase("bad before")
 LATER: Final = phrase("after {messages}")
 ALSO: Final = phrase("also {by}: {gradients}")
@@ -68,7 +70,7 @@ def propagation_figure(incident: Incident, translate: Translate = str) -> Figure
     if any(node.steps for node in drawn.nodes):
         right = max(right, 2 * WORDS_PIXELS)
     later = room_for_later(drawn.edges)
-    more = FURTHER.format(ways=counted(drawn.left_out, "further way")) if drawn.left_out else ""
+    more = FURTHER.format(transfers=counted(drawn.left_out, "further transfer")) if drawn.left_out else ""
     return Figure(
         name="propagation",
         title=TITLE,

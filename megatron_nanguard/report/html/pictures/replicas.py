@@ -21,8 +21,8 @@ from megatron_nanguard.report.sections.gradient_norms import scaled_words
 
 BAD: Final = (RankState.ORIGIN, RankState.BAD_BEFORE)
 NORMS: Final = phrase(
-    "Norms of the local gradients of {where}, one line per data-parallel replica, thick where it was bad before the "
-    "reduction. Replicas hold the same weights: one that stands out had other data or a fault."
+    "Norms of the local gradients of {where}, one line per data-parallel replica, thick where it was bad "
+    "before the reduction. Replicas hold the same weights: one that differs had other data or a fault."
 )
 
 

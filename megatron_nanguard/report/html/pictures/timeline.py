@@ -37,7 +37,7 @@ CAPTION: Final = phrase(
     "rank, a cross a loss that was not finite."
 )
 BEGAN: Final = phrase("origin on {who}: {operator} in {module}")
-QUIET: Final = phrase("Not drawn are micro-batches of which nothing bad is known: {indices}.")
+QUIET: Final = phrase("Micro-batches in which nothing bad is known are not drawn: {indices}.")
 
 Slot = tuple[int | None, str]
 """Micro-batch and phase; None as the micro-batch for what happens once in a step."""

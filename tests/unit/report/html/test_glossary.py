@@ -16,7 +16,7 @@ from tests.unit.factories import ABORT, incident
         ("abort", "Exit code 65 means that the guard stopped the job because of it."),
         ("skip", "if it ended later, look at later incidents or the training log."),
         ("continue", "if it ended later, look at later incidents or the training log."),
-        ("unknown", "in which megatron_nanguard met NaN or Inf."),
+        ("unknown", "in which megatron_nanguard found NaN or Inf."),
     ],
 )
 def test_what_became_of_the_job_is_told_by_what_was_done(action: str, ends: str) -> None:

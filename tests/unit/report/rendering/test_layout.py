@@ -33,13 +33,13 @@ Ranks
   bad before the reduction  0, 1, 4, 5: data-parallel replica 0: all TP, all PP
   bad after it only         2, 3, 6, 7: data-parallel replica 1: all TP, all PP
   clean                     none
-  infected 2 from 0 by data-parallel reduction (data-parallel group of tp0 pp0)
-  infected 3 from 1 by data-parallel reduction (data-parallel group of tp1 pp0)
-  infected 6 from 4 by data-parallel reduction (data-parallel group of tp0 pp1)
-  infected 7 from 5 by data-parallel reduction (data-parallel group of tp1 pp1)
+  rank 2: infected by rank 0 through data-parallel reduction (data-parallel group of tp0 pp0)
+  rank 3: infected by rank 1 through data-parallel reduction (data-parallel group of tp1 pp0)
+  rank 6: infected by rank 4 through data-parallel reduction (data-parallel group of tp0 pp1)
+  rank 7: infected by rank 5 through data-parallel reduction (data-parallel group of tp1 pp1)
 
 Micro-batches and their losses
-  micro-batch  lowest  highest  what stands out
+  micro-batch  lowest  highest  what is unusual
   0            10.5    10.5
   1            10.25   10.25
 

@@ -49,7 +49,7 @@ def test_the_first_three_are_told_in_full() -> None:
     ]
     assert block.notes == (
         "less likely: framework (likely, 0.50); passing hardware fault (likely, 0.50)",
-        "The numbers are scores, each of its cause alone: they need not add up to 1.",
+        "The numbers are scores of single causes; they need not add up to 1.",
     )
 
 
@@ -58,7 +58,7 @@ def test_what_is_undecided_is_no_cause_among_others() -> None:
 
     block = described(causes.describe, opened_incident(causes=(undecided, *MANY[:2])))
 
-    assert (block.title, block.text) == ("Causes, none of which stands out", (meaning("undecided"),))
+    assert (block.title, block.text) == ("Causes, none clearly ahead", (meaning("undecided"),))
     assert [(point.mark, point.text) for point in block.points] == [
         ("1.", "data (likely, 0.50)"),
         ("2.", "numerics (likely, 0.50)"),
@@ -76,8 +76,8 @@ def test_a_try_at_a_lower_scale_is_told_with_its_outcome() -> None:
 
     assert told == {
         "not_tried": (),
-        "bad": ("Run again at 1/256 of its loss scale the step was bad too: the scale did not overflow.",),
-        "finite": ("Run again at 1/256 of its loss scale the step was finite: the scale overflowed.",),
+        "bad": ("Run again at 1/256 of its loss scale, the step was bad too: the scale did not overflow.",),
+        "finite": ("Run again at 1/256 of its loss scale, the step was finite: the scale overflowed.",),
     }
 
 

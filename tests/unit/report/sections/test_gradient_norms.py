@@ -20,9 +20,7 @@ def test_without_norms_there_is_no_section() -> None:
 def test_files_without_norms_say_why_there_is_no_picture() -> None:
     assert gradient_norms.describe(opened_incident(rows=[row(0), row(1, norm_by_layer={layer(0): None})])) == Block(
         "Gradient norms by layer, before the reduction",
-        notes=(
-            "No rank wrote the norms of its layers, as is so with --nanguard-norms bucket: there is nothing to draw.",
-        ),
+        notes=("No rank recorded norms by layer, as with --nanguard-norms bucket, so there is nothing to draw.",),
     )
 
 

@@ -36,31 +36,31 @@ def test_changes_then_states_then_what_was_not_told() -> None:
         health(3, SLOW, readings=(), problems=("npu-smi info -t ecc -i 1: no answer within 3 s",)),
     )
     assert text_of(health=told) == (
-        "Hardware, by its own word\n"
+        "Hardware readings\n"
         "  The hardware under rank 5 reports an uncorrectable error since the start of the run.\n"
         "  rank  of      what                               at the start  now          means\n"
         "  5     device  ECC errors, uncorrected, volatile  0             2            uncorrectable\n"
         "  5     device  ECC errors, corrected, volatile    4             9            corrected\n"
         "  3     device  clocks limited by                  nothing       power brake  throttle\n"
-        "  rank 5, node1, cuda:5, GPU-5: temperature 61 C, clocks limited by nothing; counted: ECC errors 4\n"
+        "  rank 5, node1, cuda:5, GPU-5: temperature 61 C, clocks limited by nothing; counters: ECC errors 4\n"
         "  rank 2, healthy peer, node1, cuda:2, GPU-2: temperature 61 C, clocks limited by nothing; "
-        "counted: ECC errors 4\n"
-        "  rank 3, node1, cuda:3, GPU-3: not told: npu-smi info -t ecc -i 1: no answer within 3 s\n"
+        "counters: ECC errors 4\n"
+        "  rank 3, node1, cuda:3, GPU-3: not readable: npu-smi info -t ecc -i 1: no answer within 3 s\n"
     )
 
 
 def test_silence_is_told_and_clears_nobody() -> None:
     assert text_of(health=(told_by(5),)) == (
-        "Hardware, by its own word\n"
-        "  No device that was asked reports a new uncorrectable error, which does not clear it.\n"
-        "  rank 5, node1, cuda:5, GPU-5: temperature 61 C, clocks limited by nothing; counted: ECC errors 4\n"
+        "Hardware readings\n"
+        "  No device that was read reports a new uncorrectable error; a device without one may still be faulty.\n"
+        "  rank 5, node1, cuda:5, GPU-5: temperature 61 C, clocks limited by nothing; counters: ECC errors 4\n"
     )
 
 
 def test_a_tool_that_hangs_is_a_line() -> None:
     told = (health(5, readings=(), problems=("NVML: no answer after 10 s",)),)
     assert text_of(health=told) == (
-        "Hardware, by its own word\n  rank 5, node1, cuda:5, GPU-5: not told: NVML: no answer after 10 s\n"
+        "Hardware readings\n  rank 5, node1, cuda:5, GPU-5: not readable: NVML: no answer after 10 s\n"
     )
 
 

@@ -24,7 +24,7 @@ def test_the_guilty_micro_batch_is_said_so() -> None:
 
     assert microbatches.describe(opened) == Block(
         "Micro-batches and their losses",
-        columns=("micro-batch", "lowest", "highest", "what stands out"),
+        columns=("micro-batch", "lowest", "highest", "what is unusual"),
         rows=(
             ("1", "10.25", "10.5", ""),
             (
@@ -32,7 +32,7 @@ def test_the_guilty_micro_batch_is_said_so() -> None:
                 "-",
                 "-",
                 "it began here, in forward and backward, loss not finite on ranks 4, 5, "
-                "no token that the loss counts on ranks 4, 5",
+                "no token counted by the loss on ranks 4, 5",
             ),
             ("3", "-", "-", "data changed after it was fetched on rank 7"),
         ),

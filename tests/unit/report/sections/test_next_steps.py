@@ -33,8 +33,8 @@ def test_experiments_come_first_each_once_then_the_call_and_the_files(tmp_path: 
         points=(
             Point("halve it", "1."),
             Point("leave it out", "2."),
-            Point("run the accused call alone", "3.", command=f"python {tmp_path}/bundle/repro.py"),
-            Point("bring the files of ranks 3, 4 into this directory and report again", "4."),
+            Point("run the suspect call alone", "3.", command=f"python {tmp_path}/bundle/repro.py"),
+            Point("copy the files of ranks 3, 4 into this directory, then run the report again", "4."),
         ),
     )
 
@@ -52,7 +52,7 @@ def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
     suspected = RankedCause("hardware_transient", 0.4, (), (), (), "the same steps again")
 
     assert described(next_steps.describe, opened_incident(causes=(suspected,), num_hosts=2)).points[1] == Point(
-        "try devices and links without the model, on the hosts of the job",
+        "test devices and links without the model, on the hosts of the job",
         "2.",
         command="torchrun --nnodes 2 --nproc-per-node 4 -m megatron_nanguard screen --tp 2 --pp 2",
     )
@@ -75,10 +75,10 @@ def test_a_job_that_goes_on_is_stopped_before_its_devices_are_tried() -> None:
     hardware = (RankedCause("hardware_transient", 0.9, (), (), (), "move it"),)
     going = opened_incident(causes=hardware, policy=replace(ABORT, action="skip"))
 
-    assert described(next_steps.describe, going).points[-1].text.startswith("stop the job, then try devices")
+    assert described(next_steps.describe, going).points[-1].text.startswith("stop the job, then test devices")
     assert described(verdict.describe, going).notes[-1] == "Stop the job first, then:"
     stopped = opened_incident(causes=hardware)
-    assert described(next_steps.describe, stopped).points[-1].text.startswith("try devices")
+    assert described(next_steps.describe, stopped).points[-1].text.startswith("test devices")
     assert "Stop the job first, then:" not in described(verdict.describe, stopped).notes
 
 
@@ -91,4 +91,4 @@ def test_a_call_that_was_given_a_nan_stands_among_the_steps_and_not_in_the_verdi
         )
 
         assert len(described(verdict.describe, record).commands) == num_commands
-        assert described(next_steps.describe, record).points[-1].text == "run the accused call alone"
+        assert described(next_steps.describe, record).points[-1].text == "run the suspect call alone"

@@ -31,7 +31,7 @@ def test_what_a_rank_made_bad_hangs_below_it() -> None:
     path = ("log in mlp", "mul in mlp", "add_ in mlp.weight")
 
     assert propagation.describe(opened_incident(origin=(origin(path=path),), infected=infected)) == Block(
-        "How it spread: 2 ranks through communication alone",
+        "How it spread: 2 ranks became bad through communication alone",
         tree=(
             Point(
                 "rank 5: log in decoder.layers.3.mlp",
@@ -81,7 +81,7 @@ def test_many_ways_and_origins_are_counted() -> None:
 
     assert len(block.tree) == 3
     assert len(block.tree[0].below) == 16
-    assert block.notes == ("... and 4 more ways", "... and 2 more origins")
+    assert block.notes == ("... and 4 more transfers", "... and 2 more origins")
 
 
 def test_a_message_that_names_its_sender_needs_no_group() -> None:
@@ -100,4 +100,4 @@ def test_what_made_more_gradients_bad_is_told_below_the_tree() -> None:
         propagation.describe, opened_incident(origin=(origin(),), infected=infected, also_infected=(tied,))
     )
 
-    assert block.notes == ("more gradients of rank 4 went bad by tied embeddings from rank 0: output_layer.weight",)
+    assert block.notes == ("tied embeddings from rank 0 made more gradients of rank 4 bad: output_layer.weight",)

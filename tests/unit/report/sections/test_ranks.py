@@ -49,8 +49,8 @@ def test_infected_ranks_that_share_a_way_are_told_together() -> None:
     infected = (Infected(2, *way), Infected(6, "not known", "", ()), Infected(4, *way), Infected(3, *way))
 
     assert ranks.describe(opened_incident(ranks=SETS, infected=infected)).notes == (
-        "infected 2-4 from 0 by data-parallel reduction (data-parallel group of tp0 pp0)",
-        "infected 6 by a way that is not known",
+        "ranks 2, 3, 4: infected by rank 0 through data-parallel reduction (data-parallel group of tp0 pp0)",
+        "rank 6: infected on an unknown path",
     )
 
 
@@ -142,7 +142,7 @@ def test_of_many_kinds_of_replicas_the_gravest_are_shown() -> None:
     assert len(grid.columns) == 16
     assert grid.columns[-1] == "dp95"
     assert grid.caption == (
-        "in a cell: tensor-parallel ranks; shown: 16 of 128 kinds of replicas, those with the gravest ranks"
+        "in a cell: tensor-parallel ranks; shown: 16 of 128 kinds of replicas, those with the worst ranks"
     )
 
 

@@ -30,21 +30,21 @@ def test_every_pass_tells_its_result_and_what_it_asks() -> None:
 
     assert reruns.describe_replay(opened_incident(replay=summary)) == Block(
         "The step run again",
-        text=("The plain pass was the same as what had happened, bit for bit.",),
+        text=("The plain pass repeated the step bit for bit.",),
         columns=("pass", "result", "seconds", "what it asks"),
         rows=(
-            ("plain", "bad again", "0.34", "The same call and nothing else: does the fault come back?"),
+            ("plain", "bad again", "0.34", "The same step without tracing: does the fault come back?"),
             (
                 "traced, micro-batch 2",
                 "bad on other ranks",
                 "0.90",
-                "Every operator is read along: where does it begin?",
+                "Every operator is checked: where does the fault begin?",
             ),
             (
                 "loss scale / 256",
                 "finite",
                 "0.35",
-                "The same step far below its loss scale: is it the scale that overflows?",
+                "The same step at a much lower loss scale: does the scale make it overflow?",
             ),
         ),
         notes=("not restored: rng",),
@@ -59,9 +59,9 @@ def test_a_marker_pass_finds_its_result() -> None:
 @pytest.mark.parametrize(
     ("finite_exact", "words"),
     [
-        (True, "The plain pass differs in its bits; whatever is finite in both is the same bit for bit."),
-        (False, "The plain pass differs in its bits, also where both are finite."),
-        (None, "The plain pass differs in its bits from what had happened."),
+        (True, "The plain pass differs from the step, but all values that are finite in both are equal bit for bit."),
+        (False, "The plain pass differs from the step, also in values that are finite in both."),
+        (None, "The plain pass differs from the step."),
     ],
 )
 def test_a_replay_that_is_not_exact_says_how_far(finite_exact: bool | None, words: str) -> None:
@@ -73,13 +73,13 @@ def test_what_became_finite_is_told_in_one_sentence() -> None:
     healed = ReplaySummary(done=True, exact=False, finite_exact=True, passes=(ReplayPass("plain", "no"),))
     sets = RankSets((1,), (0,), ())
 
-    words = "In the plain pass NaN and Inf of rank 1 became finite; all else is the same bit for bit."
+    words = "In the plain pass the NaN and Inf of rank 1 became finite; everything else is equal bit for bit."
     assert described(reruns.describe_replay, opened_incident(replay=healed, ranks=sets)).text == (words,)
     assert described(
         reruns.describe_replay, opened_incident(replay=but(healed, only_losses=(1,)), ranks=sets)
     ).text == (
         words,
-        "Of rank 1 no gradient was finite before, so that of theirs only the losses were compared.",
+        "No gradient of rank 1 was finite in the step, so only their losses were compared.",
     )
 
 
@@ -91,7 +91,7 @@ def test_what_was_not_tried_is_left_out() -> None:
     call = arbitration()
     assert described(reruns.describe_suspect_call, opened_incident(arbitrations=(call,))).rows == (
         ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),
-        ("together", conclusion(call)),
+        ("conclusion", conclusion(call)),
     )
 
 
@@ -111,7 +111,7 @@ def test_every_run_of_the_call_is_told() -> None:
     )
 
     assert reruns.describe_suspect_call(opened_incident(arbitrations=(call,))) == Block(
-        "The accused call, run again on its own",
+        "The suspect call, run again on its own",
         rows=(
             ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),
             ("same device", "NaN or Inf in 2 of 8 runs"),
@@ -119,7 +119,7 @@ def test_every_run_of_the_call_is_told() -> None:
             ("float32 on CPU", "finite (softmax)"),
             ("float64 on CPU", "finite (softmax), beyond the range of the type it is stored in"),
             ("note", "inputs from host memory"),
-            ("together", conclusion(call)),
+            ("conclusion", conclusion(call)),
         ),
     )
 

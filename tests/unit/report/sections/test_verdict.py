@@ -58,7 +58,7 @@ def test_the_verdict_names_rank_host_module_cause_and_next_step() -> None:
     [
         (
             OriginKind.OUTSIDE,
-            "Step 3: rank 5 (tp1pp1dp0) had NaN before the step began: log, met in backward of micro-batch 2.",
+            "Step 3: rank 5 (tp1pp1dp0) had NaN before the step began: log, first read in backward of micro-batch 2.",
         ),
         (
             OriginKind.UNSEEN,
@@ -112,7 +112,7 @@ def test_further_origins_are_counted() -> None:
         ),
         (
             ReplaySummary(True, passes=(ReplayPass("plain", "yes"),)),
-            "the way back from the bad values led to no beginning",
+            "tracing back from the bad values found no origin",
         ),
     ],
 )
@@ -144,7 +144,7 @@ def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> No
 
     assert decided["cause"].startswith("numerics (very likely, 0.95), ahead of faulty operator (possible, 0.40). ")
     assert open_still["cause"] == "undecided: numerics (very likely, 0.95) or faulty operator (possible, 0.40)"
-    assert nothing["cause"] == "undecided: nothing speaks for any cause"
+    assert nothing["cause"] == "undecided: no evidence for any cause"
 
 
 def test_the_command_stands_alone_and_whole(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_job_that_goes_on_says_what_became_of_the_step() -> None:
 
     assert job_words(opened_incident(policy=skip)) == "goes on: this step was skipped, no weight changed"
     assert job_words(opened_incident(policy=keep)) == (
-        "goes on: this step was applied all the same, weights may hold NaN or Inf now"
+        "goes on: this step was applied anyway, weights may hold NaN or Inf now"
     )
 
 
@@ -214,4 +214,6 @@ def test_a_step_that_was_applied_before_it_was_seen_did_change_weights() -> None
 
 def test_where_nobody_lived_nothing_is_claimed() -> None:
     nobody = PolicyOutcome("abort", "unknown", None, "not known")
-    assert job_words(opened_incident(policy=nobody)) == "not known: no rank lived to write what was done"
+    assert (
+        job_words(opened_incident(policy=nobody)) == "not known: every rank ended before it could write what was done"
+    )

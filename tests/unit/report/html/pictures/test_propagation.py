@@ -96,7 +96,7 @@ def test_many_ways_are_cut_and_counted() -> None:
     many = tuple(Infected(rank, f"recv_ no. {rank}", "g", (5,)) for rank in range(10, 60))
     figure = propagation_figure(demo_incident(infected=many))
     assert figure is not None
-    assert figure.caption.endswith("18 further ways of infection left out.")
+    assert figure.caption.endswith("18 further transfers of bad values left out.")
 
 
 def test_what_went_nowhere_is_not_drawn() -> None:

@@ -39,7 +39,7 @@ def test_origin_arrivals_and_losses_stand_in_their_micro_batch_and_phase() -> No
         ["bad values reach ranks 0, 1, 4"],
         ["bad values reach rank 2"],
     ]
-    assert figure.caption.endswith("of which nothing bad is known: 0, 1, 3.")
+    assert figure.caption.endswith("Micro-batches in which nothing bad is known are not drawn: 0, 1, 3.")
 
 
 def test_a_loss_that_is_not_finite_stands_in_the_forward() -> None:
@@ -52,7 +52,7 @@ def test_of_many_micro_batches_those_with_a_mark_are_drawn() -> None:
     figure = timeline(incident(losses=losses))
     assert figure is not None
     assert figure.layout["yaxis"]["ticktext"] == ["micro-batch 300", "whole step"]
-    assert figure.caption.endswith("nothing bad is known: 0-299, 301-511.")
+    assert figure.caption.endswith("nothing bad is known are not drawn: 0-299, 301-511.")
 
 
 def test_too_many_marked_micro_batches_are_cut_after_those_where_it_began() -> None:
@@ -63,7 +63,7 @@ def test_too_many_marked_micro_batches_are_cut_after_those_where_it_began() -> N
     assert figure is not None
     drawn = [*range(15), 30]
     assert figure.layout["yaxis"]["ticktext"] == [*(f"micro-batch {index}" for index in drawn), "whole step"]
-    assert figure.caption.endswith("nothing bad is known: 20-29, 31.")
+    assert figure.caption.endswith("nothing bad is known are not drawn: 20-29, 31.")
     assert marks(figure) == [
         ("x", "bad", [(f"micro-batch {index}", "forward") for index in range(15)]),
         ("square", "origin", [("micro-batch 30", "backward")]),
