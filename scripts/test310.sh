@@ -6,8 +6,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 # Folders and files of tests/unit that import neither torch nor Megatron.
 TORCH_FREE=(test_errors.py test_settings.py test_architecture.py records postmortem report diagnosis
-  cli/test_frame.py cli/test_run.py cli/test_report.py cli/test_hostile.py cli/test_output.py cli/test_page.py
-  cli/test_progress.py cli/test_redact.py test_printable.py drill/test_spec.py drill/test_grammar.py)
+  cli/test_frame.py cli/test_run.py cli/test_report.py cli/test_hostile.py cli/test_redact.py
+  cli/test_schema.py test_printable.py drill/test_spec.py drill/test_grammar.py)
 
 directory=$ROOT/.venv310
 if ! ensure_venv "$directory" 3.10; then

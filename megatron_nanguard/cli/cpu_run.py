@@ -1,4 +1,4 @@
-"""`nanguard cpu-run --nproc 8 SCRIPT ARGS...`: a Megatron script on CPU ranks of this machine."""
+"""`nanguard cpu-run --nproc 8 SCRIPT ARGS...`: run a Megatron script on CPU ranks of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 def rank_list(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
-    """`0,7`: rank numbers with commas between them."""
+    """Parse rank numbers with commas between them, such as `0,7`."""
     if value is None:
         return None
     try:
@@ -34,10 +34,10 @@ def rank_list(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(nproc: int, timeout: float | None, show: frozenset[int] | None, script: str, args: tuple[str, ...]) -> None:
-    """Run SCRIPT with ARGS, real Megatron, on CPU ranks of this machine.
+    """Run SCRIPT with ARGS, with the installed Megatron, on CPU ranks of this machine.
 
-    torch and Megatron are imported once, then the ranks are forked. Output lines carry [rankN]; the exit code is that
-    of the first rank that fails. Add --nanguard to ARGS to run it guarded.
+    torch and Megatron are imported once, then the ranks are forked. Output lines begin with [rankN]. The exit code is
+    that of the first rank that fails. Add --nanguard to ARGS to run it guarded.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`nanguard demo`: a tiny GPT on 8 CPU ranks, a planted NaN, and what the guard says of it."""
+"""`nanguard demo`: train a tiny GPT on 8 CPU ranks, plant a NaN and print the report of the incident."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ INTERESTING = re.compile(r"\[nanguard\]|iteration +\d+/|failed first|Error|^\[cp
 def command(directory: Path) -> int:
     """Train a tiny GPT on 8 CPU ranks (TP2 PP2 DP2), plant a NaN in the backward pass of rank 5 and catch it.
 
-    Real Megatron on gloo, no accelerator needed; about 20 seconds. Exit code 0 when the incident came.
+    The installed Megatron runs on gloo; no accelerator is needed. It takes about 20 seconds. Exit code 0 when there
+    was an incident.
 
     \b
     Example:
@@ -84,7 +85,7 @@ def _incidents(directory: Path) -> set[Path]:
 
 
 def _train(directory: Path) -> int:
-    """Run the ranks, show the lines that tell the story, keep all of them in a file."""
+    """Run the ranks, print the interesting lines, and write all lines to a file."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NANGUARD")}
     with (directory / LOG_NAME).open("w") as log:
         ranks = subprocess.Popen(

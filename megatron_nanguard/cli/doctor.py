@@ -1,5 +1,4 @@
-"""`nanguard doctor`: which patch points work in this environment, in a run how often each was called, what can be read
-of the hardware."""
+"""`nanguard doctor`: which patch points work here, how often a run called each, and which hardware can be read."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ from megatron_nanguard.version import __version__
 @click.command("doctor")
 @click.argument("run_dir", metavar="[RUN_DIR]", required=False, type=click.Path(path_type=Path))
 def command(run_dir: Path | None) -> int:
-    """Resolve every patch point in this environment: active, not called by this release, or why not and what is lost.
+    """Say for every patch point whether it works in this environment; if not, why, and what a run would lose.
 
-    With RUN_DIR, the directory of one run, also how often each was called there. Exit code 1 when a run would be
-    unguarded.
+    With RUN_DIR, the directory of one run, also say how often the run called each. Then list which hardware counters
+    can be read. Exit code 1 when a run would be unguarded.
 
     \b
     Examples:
@@ -37,24 +36,24 @@ def command(run_dir: Path | None) -> int:
         say(f"{package} {_version(package)}")
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException("patch points can only be resolved where torch is installed, beside Megatron")
-    findings = _survey()
+    states = _patch_point_states()
     say()
-    for finding in findings:
-        _print(finding, counts)
+    for state in states:
+        _print(state, counts)
     if counts is not None:
         say(f"\n{counts.num_ranks} ranks left a status file; called: times per rank, least to most")
         for note in counts.notes:
             say(f"note: {note}")
-    say("\nwhat the hardware tells here, for the verdict on an incident:")
-    for source in _sources():
+    say("\nhardware counters, which are evidence in an incident:")
+    for source in _hardware_sources():
         say(f"{'ok ' if source.tells else '-- '} {source.name:26} {source.words}")
-    broken = [finding for finding in findings if not finding.works]
-    say(f"\n{_verdict(findings, broken)}")
-    return int(any(finding.essential for finding in broken))
+    broken = [state for state in states if not state.works]
+    say(f"\n{_conclusion(states, broken)}")
+    return int(any(state.essential for state in broken))
 
 
-def _survey() -> Sequence[PatchPointState]:
-    """Hooks of our own, so that the answer is the same with NANGUARD=0."""
+def _patch_point_states() -> Sequence[PatchPointState]:
+    """Apply all patch points and take them out again; with hooks of our own, so that NANGUARD=0 changes nothing."""
     import megatron_nanguard
     from megatron_nanguard.guard.hooks import Hooks
     from megatron_nanguard.patch_points import ESSENTIAL, release_line
@@ -70,7 +69,7 @@ def _survey() -> Sequence[PatchPointState]:
         hooks.remove()
 
 
-def _sources() -> Sequence[SourceState]:
+def _hardware_sources() -> Sequence[SourceState]:
     from megatron_nanguard.health.available_sources import list_sources
 
     return list_sources()
@@ -83,16 +82,16 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _print(finding: PatchPointState, counts: FiredCounts | None) -> None:
-    mark = "ok " if finding.works else "NO "
-    called = "" if counts is None else f"  called {counts.words(finding.target)}"
-    say(f"{mark} {finding.point:26} {finding.words}{called}")
-    say(f"      {finding.target}")
+def _print(state: PatchPointState, counts: FiredCounts | None) -> None:
+    mark = "ok " if state.works else "NO "
+    called = "" if counts is None else f"  called {counts.words(state.target)}"
+    say(f"{mark} {state.point:26} {state.words}{called}")
+    say(f"      {state.target}")
 
 
-def _verdict(findings: Sequence[PatchPointState], broken: Sequence[PatchPointState]) -> str:
-    if any(finding.essential for finding in broken):
+def _conclusion(states: Sequence[PatchPointState], broken: Sequence[PatchPointState]) -> str:
+    if any(state.essential for state in broken):
         return "A run here would be UNGUARDED: a patch point of the step or of the decision is missing."
     if broken:
-        return f"A run here is guarded; {len(broken)} of {len(findings)} targets are missing, see what is lost."
+        return f"A run here is guarded; {len(broken)} of {len(states)} targets are missing, see what is lost."
     return "A run here is guarded: every patch point is in place."

@@ -1,4 +1,4 @@
-"""`nanguard grad-check`: the gradients of a user's model and batch, on every rank alike."""
+"""`nanguard grad-check`: compare the gradients of a user's model and batch over all ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from megatron_nanguard.cli import say
     help="Seconds after which a rank counts as lost (default 300).",
 )
 def command(model: str, batch: Path, deadline: float) -> int:
-    """One forward and backward of your model, the same on every rank: "rank 3 only", "all ranks" or "clean".
+    """Run one forward and backward of your model on every rank; the answer is "rank 3 only", "all ranks" or "clean".
 
-    FUNCTION takes no arguments and returns a torch module and loss_fn(module, batch), or a module alone whose
-    forward(**batch) gives the loss. The batch is a .safetensors file, or a dictionary of tensors that torch.save
-    wrote. Every rank builds with the same seed, so the gradients of all ranks should have the same bits. Exit code 0
-    when they are finite and alike, else 1.
+    FUNCTION takes no arguments. It returns a torch module and loss_fn(module, batch), or only a module whose
+    forward(**batch) returns the loss. The batch is a .safetensors file, or a dictionary of tensors that torch.save
+    wrote. Every rank builds the model with the same seed, so gradients should be equal bit for bit on all ranks. Exit
+    code 0 when they are, and finite, else 1.
 
     \b
     Examples:

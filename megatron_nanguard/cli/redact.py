@@ -1,4 +1,4 @@
-"""`nanguard redact DIR`: make a directory fit to be shown to others."""
+"""`nanguard redact DIR`: delete saved tensors, so that the rest can be given to others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megatron_nanguard.postmortem.bundles import redact
 def command(directory: Path) -> None:
     """Delete saved tensors and samples under DIR; names, counts, positions and verdicts stay.
 
-    Exit code 4 when a file could not be stripped; all others are.
+    Exit code 4 when a file could not be stripped; the other files are stripped nevertheless.
 
     \b
     Example:

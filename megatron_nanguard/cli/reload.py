@@ -1,4 +1,4 @@
-"""`nanguard reload DIR`: the captured step of an incident, run again in a fresh job."""
+"""`nanguard reload DIR`: run the captured step of an incident again in a fresh job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from megatron_nanguard.postmortem.search import find_incident
 def command(directory: Path, words: tuple[str, ...]) -> Callable[[], None]:
     """Run the step of the newest incident in DIR again, as one rank of a fresh job, and compare its gradients.
 
-    The incident was captured with --nanguard-capture full; the job has as many ranks in the same layout. Without SCRIPT
-    the run's own script starts with the run's arguments and ARGS after them, such as another --transformer-impl.
+    The incident must have been captured with --nanguard-capture full. The job needs as many ranks in the same layout.
+    Without SCRIPT the run's own script is started with the run's arguments, and ARGS after them, such as another
+    --transformer-impl.
     Exit code 0 when every gradient of every rank is the same bit for bit, 1 when one is not, 5 when the script ended
     before they could be compared.
 
@@ -36,7 +37,7 @@ def command(directory: Path, words: tuple[str, ...]) -> Callable[[], None]:
 
 
 def _run_again(incident: Path, words: tuple[str, ...]) -> None:
-    """Take our hooks in place of the guard's, then become the script."""
+    """Install the hooks of the reload instead of those of the guard, then run the script in this process."""
     import megatron_nanguard
 
     try:
@@ -54,14 +55,14 @@ def _run_again(incident: Path, words: tuple[str, ...]) -> None:
         become(script, args)
     finally:
         if not rerun.has_compared:
-            _tell_end(script)
+            _refuse_early_end(script)
 
 
-def _tell_end(script: str) -> None:
-    """A script that failed or left by itself answered nothing: its own exit code may be one that stands for an answer.
+def _refuse_early_end(script: str) -> None:
+    """Replace the exception or exit of a script that ended before its step; its exit code could be 0 or 1.
 
     Raises:
-        ReplayError: in place of what ended it, unless that says itself what stands in the way.
+        ReplayError: unless the script was interrupted, or ended by an error of ours, which says itself what is wrong.
     """
     error = sys.exc_info()[1]
     if isinstance(error, NanguardError | KeyboardInterrupt):

@@ -19,8 +19,9 @@ from megatron_nanguard.records.bundle import SavedCall, SavedOutput
 def command(directory: Path, devices: tuple[str, ...]) -> int:
     """Run the saved call of the newest incident in DIR and compare devices.
 
-    Reads the numbers of the bundle and calls operators of a fixed list; the bundle's script is not run. Exit code 1
-    when a device shows the non-finite values again, 0 when none does, 5 when it ran on none.
+    The tensors of the bundle are read and an operator of a fixed list is called; the script in the bundle is not run.
+    Exit code 1 when the values are non-finite again on a device, 0 when they are on none, 5 when no device could run
+    the call.
 
     \b
     Examples:
@@ -35,7 +36,7 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
     call = read_bundle(find_bundle(directory))
     outcomes = compare_devices(call, devices or default_devices())
     _print(call.saved, outcomes)
-    *on_devices, _ = outcomes  # the last is the reference, which says nothing of a device
+    *on_devices, _ = outcomes  # the last outcome is that of the reference
     if not any(found.outcome in (BAD, FINITE) for found in on_devices):
         raise ReplayError(f"{call.saved.operator} ran on no device; see above why, and name others with --device")
     return int(any(found.outcome == BAD for found in on_devices))

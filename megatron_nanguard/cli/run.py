@@ -1,4 +1,4 @@
-"""`nanguard run SCRIPT ARGS...`: a training script with the guard's hooks in place, not one line of it edited."""
+"""`nanguard run SCRIPT ARGS...`: run an unmodified training script with the hooks of the guard."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from megatron_nanguard.errors import SettingsError
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(cpu: bool, script: str, args: tuple[str, ...]) -> Callable[[], None]:
-    """Run SCRIPT as the main program of this process, with ARGS as they are.
+    """Run SCRIPT with ARGS as the main program of this process, under the guard.
 
-    The exit code is the script's, and 65 where the guard ended the run.
+    The exit code is that of the script, or 65 if the guard ended the run.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def command(cpu: bool, script: str, args: tuple[str, ...]) -> Callable[[], None]
 
 
 def _here(script: str, args: list[str]) -> None:
-    """Register the hooks, then become the script; what it raises goes to the interpreter as it would without us."""
+    """Install the hooks, then run the script in this process; its exceptions reach the interpreter unchanged."""
     import megatron_nanguard
 
     megatron_nanguard.enable()
@@ -39,14 +39,14 @@ def _here(script: str, args: list[str]) -> None:
 
 
 def become(script: str, args: list[str]) -> None:
-    """Run a script as Python itself would."""
+    """Run a script as `python SCRIPT ARGS...` would, in this process."""
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
 
 
 def _on_cpu(script: str, args: list[str]) -> None:
-    """The same on one CPU rank that torchrun started; leaves with the script's exit code."""
+    """Install the hooks and run the script on one CPU rank that torchrun started; exit with its code."""
     import megatron_nanguard
     from megatron_nanguard import cpurun
     from megatron_nanguard.cpurun.errors import LaunchRefused

@@ -1,4 +1,4 @@
-"""`nanguard screen`: devices, links and collectives of a job, tried without the model."""
+"""`nanguard screen`: test devices, links and collectives of a job without its model."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def command(
 ) -> int:
     """Try every device, link and collective of this job with known data, and name the outliers.
 
-    Started as the training is, by torchrun or the like, with the sizes of its layout, and without the model. Every
-    device computes against the CPU; every link of the layout and every collective of every parallel group carries data
-    that both ends know; a collective that fails is narrowed to a rank or a link. Exit code 0 when nobody was named, 1
-    when somebody was, 2 when the options do not fit the job; torchrun itself turns any of these but 0 into 1.
+    Start it like the training, with torchrun for example, and give the sizes of the layout. Every device computes and
+    is compared with the CPU. Every link of the layout and every collective of every parallel group transfers data that
+    both ends know. When a collective fails, the rank or link at fault is looked for. Exit code 0 when there is no
+    outlier, 1 when there is one, 2 when the options do not fit the job; torchrun makes 1 of every code but 0.
 
     \b
     Examples:
@@ -68,16 +68,16 @@ def command(
         raise click.ClickException(f"a job can only be screened where torch is installed: {error}") from None
     sizes = screening.layout_of(world_size(), tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=expert_tp)
     request = screening.Request(sizes, deadline, memory_share)
-    return screening.screen(request, lambda result: _tell(result, json_file))
+    return screening.screen(request, lambda result: _show(result, json_file))
 
 
 def _refuse_unwritable(file: Path | None) -> None:
-    """Before minutes are spent."""
+    """Raise SettingsError before the checks begin, which take minutes."""
     if file is not None and not os.access(file.absolute().parent, os.W_OK):
         raise SettingsError(f"screen: --json {file}: the directory {file.absolute().parent} cannot be written")
 
 
-def _tell(result: Screening, json_file: Path | None) -> None:
+def _show(result: Screening, json_file: Path | None) -> None:
     from megatron_nanguard.report.rendering.terminal import console_on
     from megatron_nanguard.screening.result_table import print_screening
 
@@ -87,7 +87,7 @@ def _tell(result: Screening, json_file: Path | None) -> None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write whole or not at all; the result was printed, and the other ranks wait for the exit code."""
+    """Write the result; a failure is only printed, as the other ranks wait for the exit code of this one."""
     try:
         with atomic_write(file) as temporary:
             temporary.write_bytes(content)

@@ -25,10 +25,10 @@ def test_without_torch_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys:
     )
 
 
-def test_it_says_what_the_hardware_tells_on_this_machine(
+def test_it_lists_the_hardware_counters_of_this_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "_survey", list)
+    monkeypatch.setattr(doctor, "_patch_point_states", list)
     sources = (SourceState("NVML", True, "8 GPUs"), SourceState("npu-smi", False, "npu-smi is not on PATH"))
     monkeypatch.setattr("megatron_nanguard.health.available_sources.list_sources", lambda: sources)
 
@@ -37,7 +37,7 @@ def test_it_says_what_the_hardware_tells_on_this_machine(
 
     assert caught.value.code == 0
     assert (
-        "what the hardware tells here, for the verdict on an incident:\n"
+        "hardware counters, which are evidence in an incident:\n"
         "ok  NVML                       8 GPUs\n"
         "--  npu-smi                    npu-smi is not on PATH\n"
     ) in capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_it_says_what_the_hardware_tells_on_this_machine(
         ("root", "DIR/root holds no status files; they are written when a guarded run ends; give one of its runs/"),
     ],
 )
-def test_a_path_that_is_no_run_is_told_before_anything_is_printed(
+def test_a_path_that_is_no_run_is_refused_before_anything_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, complaint: str
 ) -> None:
     (tmp_path / "empty").mkdir()
