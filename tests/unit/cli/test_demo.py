@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.leaving import leave
 
 
-def test_a_directory_that_cannot_be_made_is_told_before_anything_starts(
+def test_a_directory_that_cannot_be_made_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()

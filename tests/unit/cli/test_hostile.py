@@ -95,7 +95,9 @@ def test_a_spoilt_incident_gives_way_to_the_files_of_the_ranks(
         assert left.code == 0
 
 
-def test_a_spoilt_fingerprint_costs_what_it_would_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_readable_fingerprint_the_report_lacks_only_its_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = write_run(tmp_path)
     file = directory.parents[1] / "fingerprint.json"
     whole = file.read_bytes()

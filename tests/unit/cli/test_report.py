@@ -167,7 +167,7 @@ def on_terminal(*words: object, **environment: str) -> str:
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, **environment}) as process:
         os.close(theirs)
         sent = b""
-        # Linux ends a terminal that nobody holds open any more with an error.
+        # Linux ends a terminal that no process has open any more with an error.
         while part := _read(ours):
             sent += part
     os.close(ours)
@@ -209,9 +209,9 @@ def test_report_imports_neither_torch_nor_megatron(tmp_path: Path) -> None:
     write_incident(tmp_path)
     command = [sys.executable, "-X", "importtime", "-m", "megatron_nanguard", "report", tmp_path]
 
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
-    loaded = {line.rpartition("|")[2].strip() for line in told.splitlines()}
+    loaded = {line.rpartition("|")[2].strip() for line in printed.splitlines()}
     assert {"orjson", "click", "megatron_nanguard.postmortem.reading"} <= loaded
     assert loaded & {"torch", "megatron", "numpy", "rich.console", "plotly", "jinja2"} == set()
 

@@ -33,9 +33,9 @@ def test_the_script_sees_what_it_would_see_without_us(tmp_path: Path) -> None:
     plain = run_script(tmp_path, TELL, *args, module=False)
     guarded = run_script(tmp_path, TELL, *args)
     assert guarded.stderr == ""
-    told = json.loads(guarded.stdout.splitlines()[0])
-    assert told == ["__main__", ["train.py", *args], str(tmp_path), str(tmp_path / "train.py")]
-    assert told == json.loads(plain.stdout.splitlines()[0])
+    seen = json.loads(guarded.stdout.splitlines()[0])
+    assert seen == ["__main__", ["train.py", *args], str(tmp_path), str(tmp_path / "train.py")]
+    assert seen == json.loads(plain.stdout.splitlines()[0])
 
 
 def test_the_hooks_are_there_and_neither_torch_nor_megatron_is(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_an_option_of_ours_that_is_unknown_is_a_usage_error(capsys: pytest.Captu
     assert "No such option" in capsys.readouterr().err
 
 
-def test_a_cpu_rank_that_torchrun_did_not_start_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_cpu_rank_that_torchrun_did_not_start_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("", encoding="utf-8")
     env = {name: value for name, value in os.environ.items() if name != "RANK"}
     command = [sys.executable, "-m", "megatron_nanguard", "--cpu", "train.py"]

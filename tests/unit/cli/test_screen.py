@@ -12,7 +12,7 @@ from megatron_nanguard.cli.screen import _write
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
-    """Exit code, and what stands on stderr."""
+    """Return the exit code and the text on stderr."""
     with pytest.raises(SystemExit) as left:
         main(list(words))
     return left.value.code, capsys.readouterr().err

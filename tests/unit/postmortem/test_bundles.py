@@ -1,4 +1,4 @@
-"""Bundles without torch: found, told the verdict, stripped."""
+"""Bundles without torch: they are found, get the cause of the incident, and are redacted."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_redacting_strips_tensors_and_sample_text_of_a_captured_step(tmp_path: P
     assert list(redact(tmp_path)) == [path]
 
 
-def test_redacting_leaves_tensors_alone_that_no_capture_tells_of(tmp_path: Path) -> None:
+def test_redacting_leaves_tensor_files_alone_that_belong_to_no_capture(tmp_path: Path) -> None:
     alone = tmp_path / "capture" / "rank00005.safetensors"
     alone.parent.mkdir()
     alone.write_bytes(b"mine")

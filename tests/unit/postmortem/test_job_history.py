@@ -60,7 +60,7 @@ def test_the_tenth_incident_of_a_step_comes_after_the_ninth(tmp_path: Path) -> N
     assert len(before(paths[10])) == 10
 
 
-def test_an_incident_that_was_renamed_has_no_past_in_its_run(tmp_path: Path) -> None:
+def test_a_renamed_incident_has_no_earlier_ones_in_its_run(tmp_path: Path) -> None:
     attempt(tmp_path, FIRST, 120)
     path = attempt(tmp_path, SECOND, 90, 130)[1]
 
@@ -108,7 +108,7 @@ def test_two_trainers_without_arguments_are_not_taken_for_one_job() -> None:
     assert not is_same_job(unknown, unknown)
 
 
-def test_without_a_fingerprint_the_run_stands_alone(tmp_path: Path) -> None:
+def test_without_a_fingerprint_there_are_no_earlier_attempts(tmp_path: Path) -> None:
     attempt(tmp_path, FIRST, 120)
     paths = attempt(tmp_path, SECOND, 90, 130)
     (paths[0].parents[1] / "fingerprint.json").unlink()
@@ -116,7 +116,7 @@ def test_without_a_fingerprint_the_run_stands_alone(tmp_path: Path) -> None:
     assert before(paths[1]) == [(SECOND, 90)]
 
 
-def test_an_incident_that_was_copied_out_of_its_run_has_no_past(tmp_path: Path) -> None:
+def test_an_incident_copied_out_of_its_run_has_no_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "incident").mkdir()
 
     assert before(tmp_path / "incident") == []
@@ -129,5 +129,5 @@ def test_the_arguments_of_the_run_that_an_incident_is_in(tmp_path: Path) -> None
     assert arguments_of_run(incident) == ARGUMENTS
 
 
-def test_an_incident_that_was_carried_elsewhere_has_none(tmp_path: Path) -> None:
+def test_an_incident_copied_out_of_its_run_has_no_arguments(tmp_path: Path) -> None:
     assert arguments_of_run(tmp_path / "incidents" / "step_00000003") == {}

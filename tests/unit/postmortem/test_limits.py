@@ -126,12 +126,12 @@ def test_a_layer_with_a_bad_norm_is_never_cut() -> None:
 
 
 def test_how_texts_were_put_together_is_left_out_first() -> None:
-    told = (phrase("rank {rank}: {note}", rank=5, note="x"),)
+    notes = (phrase("rank {rank}: {note}", rank=5, note="x"),)
 
-    assert cut_to_limit(bad_rank(1, notes=told)).phrases == {
+    assert cut_to_limit(bad_rank(1, notes=notes)).phrases == {
         "rank 5: x": Phrasing("rank {rank}: {note}", {"rank": "5", "note": "x"})
     }
-    assert cut_to_limit(postmortem(0, notes=told)).phrases == {}
+    assert cut_to_limit(postmortem(0, notes=notes)).phrases == {}
     long = cut_to_limit(bad_rank(1, notes=(phrase("rank {rank}: {note}", rank=5, note="x" * BAD_BYTES),)))
     assert long.phrases == {}
 
@@ -147,9 +147,9 @@ def test_errors_that_never_happened_go_first() -> None:
 
 
 def test_readings_go_before_changes() -> None:
-    told = health(5, *[LOST_DATA] * 20)
-    short = cut_health(told, 4)
-    assert cut_health(told, 1024) is told
+    whole = health(5, *[LOST_DATA] * 20)
+    short = cut_health(whole, 4)
+    assert cut_health(whole, 1024) is whole
     assert short is not None
     assert (len(short.differences), short.readings) == (8, ())
     assert cut_health(None, 4) is None

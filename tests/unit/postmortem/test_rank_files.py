@@ -100,6 +100,6 @@ def test_whoever_shows_how_far_it_came_is_given_the_names(tmp_path: Path) -> Non
     assert seen == [(["rank00000_tp0pp0dp0.json", "rank00001_tp1pp0dp0.json"], "files of ranks")]
 
 
-def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(PostmortemError, match=r"nothing: cannot be read: No such file or directory$"):
         RankFiles(tmp_path / "nothing")

@@ -54,7 +54,7 @@ def test_a_row_joins_the_file_of_a_rank_and_the_incident(tmp_path: Path) -> None
     assert rows[2].infected == INFECTED
 
 
-def test_the_incident_alone_tells_places_and_states(tmp_path: Path) -> None:
+def test_without_files_places_come_from_the_layout_and_states_from_the_incident(tmp_path: Path) -> None:
     rows = rank_table(known(), tmp_path)
 
     assert [row.coordinates for row in rows] == [place(rank) for rank in range(8)]
@@ -62,7 +62,7 @@ def test_the_incident_alone_tells_places_and_states(tmp_path: Path) -> None:
     assert rows[4] == RankRow(rank=4, coordinates=place(4), label="tp0pp1dp0", state=RankState.BAD_BEFORE)
 
 
-def test_ranks_that_nobody_knows_of_are_missing(tmp_path: Path) -> None:
+def test_ranks_without_file_and_exchange_are_missing(tmp_path: Path) -> None:
     rows = rank_table(incident(ranks=RankSets((), (2,), (0,))), written(tmp_path, 0, 2))
 
     assert [row.state.value for row in rows] == ["clean", "missing", "infected", *["missing"] * 5]
@@ -86,7 +86,7 @@ def test_a_place_in_the_file_outweighs_the_default_order(tmp_path: Path) -> None
     assert rows[2].label == "tp0pp1dp0"
 
 
-def test_a_device_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_device_is_shown_with_its_number(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, "a-run", log=pytest.fail)
     run.write_postmortem("incidents/step_00000003", replace(demo_postmortem(0), device=replace(CPU, index=3)))
 

@@ -33,7 +33,7 @@ def write_ranks(root: Path, run: str) -> Path:
     return written[0].parent
 
 
-def test_files_of_ranks_are_merged_when_nobody_did(tmp_path: Path) -> None:
+def test_files_of_ranks_are_merged_if_the_run_did_not(tmp_path: Path) -> None:
     directory = write_ranks(tmp_path, "run")
 
     found = load_incident(tmp_path)
@@ -101,7 +101,7 @@ def test_an_incident_without_verdict_is_merged_again_and_keeps_what_was_done(tmp
     assert found.incident.parameters
 
 
-def test_a_verdict_stands(tmp_path: Path) -> None:
+def test_an_incident_with_a_verdict_is_not_merged_again(tmp_path: Path) -> None:
     directory = write_ranks(tmp_path, "run")
     cause = RankedCause("numerics", 0.5, ("a",), (), (), "")
     (directory / "incident.json").write_bytes(to_json(incident(causes=(cause,))))
@@ -118,7 +118,7 @@ def test_ranks_that_wrote_nothing_are_missing_though_none_came_to_the_exchange(t
     assert load_incident(tmp_path).incident.missing_ranks == (0, 2, 3, 5, 6, 7)
 
 
-def test_an_incident_of_another_step_than_asked_is_told(tmp_path: Path) -> None:
+def test_an_incident_of_another_step_than_asked_for_is_an_error(tmp_path: Path) -> None:
     merged = write_incident(tmp_path, "run", step=3)
 
     with pytest.raises(PostmortemError, match=r" is the incident of step 3, not of step 4$"):

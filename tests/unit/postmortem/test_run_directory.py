@@ -99,7 +99,7 @@ def test_the_complete_postmortem_replaces_the_signal(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_costs_one_line(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file stands where the directory should be")
+    (tmp_path / "runs").write_text("a file in place of the directory")
     directory, log = run_directory(tmp_path)
     assert not directory.has_failed
 
@@ -112,7 +112,7 @@ def test_a_directory_that_cannot_be_made_costs_one_line(tmp_path: Path) -> None:
     ]
 
 
-def test_only_the_first_failure_of_a_run_is_told(tmp_path: Path) -> None:
+def test_only_the_first_failure_of_a_run_is_logged(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     directory, log = run_directory(tmp_path)
 

@@ -59,7 +59,7 @@ def test_a_step_picks_the_newest_run_that_has_it(tmp_path: Path) -> None:
     assert find_incident(tmp_path, step=7).parents[1].name == OLD
 
 
-def test_a_step_that_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+def test_a_missing_step_is_an_error_that_lists_the_others(tmp_path: Path) -> None:
     make(tmp_path, OLD, "step_00000003")
     make(tmp_path, NEW, "step_00000009", "step_00000010.1")
 
@@ -106,7 +106,7 @@ def test_a_path_that_leads_nowhere_says_what_it_is(tmp_path: Path, names: tuple[
         (os.mkfifo, "NAME is no directory; give the directory of --nanguard-dir, a run or an incident"),
     ],
 )
-def test_what_is_neither_directory_nor_incident_is_told(
+def test_a_path_that_is_neither_directory_nor_incident_is_an_error(
     tmp_path: Path, prepare: Callable[[Path], object], message: str
 ) -> None:
     prepare(tmp_path / "NAME")
@@ -117,12 +117,12 @@ def test_what_is_neither_directory_nor_incident_is_told(
     assert str(caught.value).replace(f"{tmp_path}/", "") == message
 
 
-def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PostmortemError, match=r"cannot be read: File name too long$"):
         find_incident(tmp_path / ("x" * 300))
 
 
-def test_a_directory_without_permission_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
     (found,) = make(tmp_path, OLD, "step_00000003")
     found.chmod(0)
     root = os.geteuid() == 0

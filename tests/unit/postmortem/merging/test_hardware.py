@@ -49,40 +49,40 @@ def test_a_host_with_one_device_needs_no_number() -> None:
 CALL = Arbitration(rank=5, operator="aten.log.default", module="decoder.layers.3.mlp")
 
 
-def merged_of(*told: tuple[DeviceHealth | None, str, bool]) -> list[int]:
+def merged_of(*ranks: tuple[DeviceHealth | None, str, bool]) -> list[int]:
     merger = HealthMerger()
-    for one, set_name, was_tried in told:
-        merger.add(postmortem(0, health=one, arbitrations=(CALL,) if was_tried else ()), set_name)
+    for device, set_name, was_tried in ranks:
+        merger.add(postmortem(0, health=device, arbitrations=(CALL,) if was_tried else ()), set_name)
     return [one.rank for one in merger.merged()]
 
 
-def test_accused_ranks_news_and_two_healthy_ones_are_kept() -> None:
-    told = [(health(rank), "clean", False) for rank in range(10, 16)]
-    told += [(health(3), "bad_before", False), (health(9, SLOW), "clean", False), (health(8), "bad_after_only", True)]
-    assert merged_of(*told) == [3, 8, 9, 10, 11]
+def test_failing_ranks_changes_and_two_healthy_ranks_are_kept() -> None:
+    ranks = [(health(rank), "clean", False) for rank in range(10, 16)]
+    ranks += [(health(3), "bad_before", False), (health(9, SLOW), "clean", False), (health(8), "bad_after_only", True)]
+    assert merged_of(*ranks) == [3, 8, 9, 10, 11]
 
 
-def test_a_device_that_lost_data_is_kept_whatever_the_others_tell() -> None:
-    told = [(health(rank, SLOW), "clean", False) for rank in range(200)]
-    assert merged_of(*told, (health(500, LOST_DATA), "clean", False)) == [*range(LISTED_PER_REASON), 500]
+def test_a_device_that_lost_data_is_kept_whatever_the_others_report() -> None:
+    ranks = [(health(rank, SLOW), "clean", False) for rank in range(200)]
+    assert merged_of(*ranks, (health(500, LOST_DATA), "clean", False)) == [*range(LISTED_PER_REASON), 500]
 
 
 def test_notes_leave_room_for_news() -> None:
-    told = [(health(rank, NOTE), "clean", False) for rank in range(200)]
-    assert merged_of(*told, (health(500, SLOW), "clean", False)) == [*range(LISTED_PER_REASON), 500]
+    ranks = [(health(rank, NOTE), "clean", False) for rank in range(200)]
+    assert merged_of(*ranks, (health(500, SLOW), "clean", False)) == [*range(LISTED_PER_REASON), 500]
 
 
 def test_a_rank_with_an_accused_call_is_kept_whatever_number_was_bad() -> None:
-    told = [(health(rank), "bad_before", False) for rank in range(200)]
-    assert merged_of(*told, (health(500), "bad_before", True)) == [*range(LISTED_PER_REASON), 500]
+    ranks = [(health(rank), "bad_before", False) for rank in range(200)]
+    assert merged_of(*ranks, (health(500), "bad_before", True)) == [*range(LISTED_PER_REASON), 500]
 
 
-def test_what_told_nothing_is_left_out() -> None:
+def test_a_device_without_readings_and_problems_is_left_out() -> None:
     assert merged_of((None, "bad_before", False), (health(1, readings=()), "bad_before", False)) == []
     assert merged_of((health(1, readings=(), problems=("NVML: no answer after 10 s",)), "bad_before", False)) == [1]
 
 
-def test_the_incident_has_it() -> None:
+def test_the_incident_has_the_health_of_failing_and_healthy_ranks() -> None:
     files = [replace(demo_postmortem(rank), health=health(rank)) for rank in (4, 5)]
     clean = postmortem(7, coordinates=place(7), health=health(7))
     found = merge([*files, clean], exchanged=None, policy=None)

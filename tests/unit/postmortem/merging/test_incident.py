@@ -22,7 +22,7 @@ def merged(postmortems: list[Postmortem]) -> Incident:
     return merge(postmortems, exchanged=None, policy=ABORT)
 
 
-def test_the_demo_is_told_whole() -> None:
+def test_the_incident_of_the_demo_is_complete() -> None:
     noted = [replace(one, notes=("c",)) for one in DEMO]
     incident = merge(noted, exchanged=None, policy=ABORT, files=["a", "b"])
 

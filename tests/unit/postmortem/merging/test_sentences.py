@@ -75,13 +75,13 @@ def test_the_rank_that_could_not_is_named_with_its_reason() -> None:
     assert merged(OTHERS, obstacle(DICT), OTHERS) == ReplaySummary(why_not=f"rank 1 cannot run the step again: {DICT}")
 
 
-def test_ranks_with_one_reason_are_told_together_and_further_reasons_after_them() -> None:
+def test_ranks_with_the_same_reason_are_named_together_and_further_reasons_after_them() -> None:
     assert merged(obstacle(DICT), OTHERS, obstacle("no room"), obstacle(DICT)).why_not == (
         f"ranks 0, 3 cannot run the step again: {DICT}; rank 2 cannot run the step again: no room"
     )
 
 
-def test_a_reason_of_all_ranks_stands_alone() -> None:
+def test_a_reason_of_all_ranks_names_no_rank() -> None:
     assert merged(obstacle("switched off"), obstacle("switched off")) == ReplaySummary(why_not="switched off")
 
 
@@ -91,12 +91,12 @@ def test_many_reasons_are_cut_and_counted() -> None:
     assert whole.endswith("; rank 4 cannot run the step again: reason 3; and 2 more reasons")
 
 
-def test_a_reason_that_holds_for_all_is_not_a_rank_s_own() -> None:
+def test_a_reason_without_an_obstacle_is_kept_as_it_is() -> None:
     no_operator = ReplaySummary(why_not="every element is finite: there is no operator to look for")
 
     assert merged(no_operator, no_operator) == no_operator
 
 
-def test_a_rank_that_came_to_the_end_tells_for_those_that_did_not() -> None:
+def test_the_summary_of_a_finished_replay_counts_for_all_ranks() -> None:
     assert merged(ReplaySummary(), DONE, ReplaySummary()) == DONE
     assert merged() == ReplaySummary()

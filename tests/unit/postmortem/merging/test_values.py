@@ -120,7 +120,7 @@ def test_ranks_without_a_loss_add_nothing() -> None:
     assert merger.merged() == ()
 
 
-def test_a_loss_that_is_not_finite_is_told_apart_from_the_range() -> None:
+def test_a_loss_that_is_not_finite_is_listed_and_not_in_the_range() -> None:
     merger = LossMerger()
     merger.add(7, [Microbatch(1, math.nan, 64), Microbatch(0, 3.0, 64)])
     merger.add(6, [Microbatch(0, 2.0, 64), Microbatch(1, 5.0, 64)])
