@@ -1,4 +1,4 @@
-"""Plant the drills of one rank, tell them when steps and reductions happen, and report at the end which fired."""
+"""Plant the drills of one rank, forward steps and reductions to them, and report at the end which fired."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ class ElementRange:
 
     @classmethod
     def whole(cls, tensor: Tensor) -> ElementRange:
-        """All of a tensor."""
+        """Return the range of all elements of a tensor."""
         return cls(tuple(tensor.shape), 0, tensor.numel())
 
     @classmethod
     def from_start(cls, shape: Sequence[int], start: int, numel: int) -> ElementRange:
-        """So many elements from `start` on; a negative start, where a sharding does not tell, counts as 0."""
+        """Return `numel` elements from `start` on; a negative start (unknown place in a sharding) counts as 0."""
         return cls(tuple(shape), max(start, 0), max(start, 0) + numel)
 
 

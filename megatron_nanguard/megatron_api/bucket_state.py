@@ -19,11 +19,11 @@ FIELDS = (
     *("grad_reduce_handle", "grad_reduce_finished", "communication_handle", "is_communication_outstanding"),
     *("param_gather_handle", "param_gather_dispatched"),
 )
-"""Of bucket groups, in 0.8 of buckets and buffers; each release has some of them."""
+"""Attributes of bucket groups, in 0.8 of buckets and buffers; each release has some of them."""
 
 
 def zero_gradients(chunks: Sequence[ModelChunk]) -> None:
-    """Empty the buffers, as a training loop does before the schedule call. Moves the bucket groups on to a next step.
+    """Zero the buffers, as a training loop does before the schedule call. The bucket groups begin a next step with it.
 
     Not through the optimizer: ``zero_grad`` of 0.8 dispatches the first gather of parameters.
     """
@@ -32,7 +32,7 @@ def zero_gradients(chunks: Sequence[ModelChunk]) -> None:
 
 
 def keep(chunks: Sequence[ModelChunk]) -> Callable[[], None]:
-    """Note the state now; the result puts it back, as often as it is called. Gradients themselves are not copied.
+    """Save counters and marks, not gradients; the returned function restores them and may be called repeatedly.
 
     Source: megatron/core/distributed/distributed_data_parallel.py, zero_grad_buffer, which moves on the counters
     """
@@ -64,9 +64,9 @@ def is_dispatched(group: AnyBucketGroup) -> bool:
 
 @contextmanager
 def weights_stay(chunks: Sequence[ModelChunk]) -> Iterator[None]:
-    """No weight is gathered again: that would heal one that went bad after its gathering.
+    """Prevent that weights are gathered again: a gather would repair a weight that went bad after the last one.
 
-    Marks of the bucket groups stay as they are made here; `keep` puts them back.
+    The bucket groups stay marked as gathered; the function that `keep` returned restores the marks.
 
     Source: megatron/core/distributed/param_and_grad_buffer.py, finish_param_sync, which gathers what is not marked;
         megatron/core/pipeline_parallel/schedules.py, which gathers by ``config.param_sync_func`` ahead of time

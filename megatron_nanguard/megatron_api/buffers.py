@@ -19,7 +19,7 @@ from megatron_nanguard.megatron_api.protocols import (
 )
 
 UNKNOWN_START = -1
-"""Start of a local part whose place in the whole parameter the sharding does not tell."""
+"""Start of a local part whose place in the whole parameter cannot be derived from the sharding."""
 
 
 def grad_buffers(chunk: ModelChunk) -> list[ParamAndGradBuffer]:
@@ -75,7 +75,7 @@ def owned_range(buffer: ParamAndGradBuffer, bucket: Bucket) -> tuple[int, int]:
 
 
 def gradient_tensors(chunks: Sequence[ModelChunk]) -> list[Tensor]:
-    """Every tensor in which gradients are added up: the buffers, and from 0.17 on the main grads beside them."""
+    """Return every tensor in which gradients are added up: buffers, and from 0.17 on main grads outside of them."""
     found: list[Tensor] = []
     for chunk in chunks:
         for buffer in grad_buffers(chunk):
@@ -84,7 +84,7 @@ def gradient_tensors(chunks: Sequence[ModelChunk]) -> list[Tensor]:
 
 
 class LocalGradient(NamedTuple):
-    """What this rank holds of one gradient.
+    """The part of one gradient that this rank holds.
 
     Attributes:
         data: [numel], flat, on the training device.

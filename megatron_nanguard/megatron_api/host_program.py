@@ -21,7 +21,7 @@ _PERCENT = re.compile(r"%(%|\(\w+\))?")
 
 
 def core_version() -> str | None:
-    """Version of the Megatron core that is imported, such as 0.19.2; None when it does not say.
+    """Return the version of the Megatron core that is imported, such as 0.19.2; None if it has none.
 
     Source: megatron/core/package_info.py
     """
@@ -29,7 +29,7 @@ def core_version() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that matter, as installed; a source tree on the path is named by what it says itself."""
+    """Return the installed versions of the packages that matter; for Megatron core, the version of what is imported."""
     found = {}
     for package in PACKAGES:
         try:
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def arguments() -> Namespace | None:
-    """Megatron's global arguments; None for trainers without them.
+    """Return Megatron's global arguments; None for trainers without them.
 
     Source: megatron/training/global_vars.py
     """
@@ -52,7 +52,7 @@ def arguments() -> Namespace | None:
 
 
 def log_step() -> int | None:
-    """The step that is running, as the training log counts it; None for trainers that do not say.
+    """Return the step that is running, as the training log counts it; None for trainers without a step number.
 
     Source: megatron/training/training.py, train: ``args.curr_iteration`` is zero-based, the log adds one
     """
@@ -61,7 +61,7 @@ def log_step() -> int | None:
 
 
 def set_log_step(step: int) -> None:
-    """Make this the step that is running, for trainers that say which one that is."""
+    """Set the number of the step that is running, for trainers that have one."""
     if log_step() is not None:
         arguments().curr_iteration = step - 1  # type: ignore[union-attr]
 
@@ -90,7 +90,7 @@ class _Switched:
 
 
 class HostChecks:
-    """Megatron's own NaN checks, which read the device per bucket and raise on one rank alone."""
+    """Switches Megatron's own NaN checks off and on: they read the device per bucket, and raise on one rank alone."""
 
     def __init__(self) -> None:
         self._switched: list[_Switched] = []
@@ -106,13 +106,13 @@ class HostChecks:
             self._set(arguments(), "check_for_nan_in_loss_and_grad")
 
     def restore(self) -> None:
-        """Put the host's options back as they were."""
+        """Restore the options of Megatron."""
         while self._switched:
             last = self._switched.pop()
             setattr(last.holder, last.name, last.before)
 
     def changes(self) -> tuple[HostChange, ...]:
-        """What was changed, each option once."""
+        """Return the options that were changed, each once."""
         names = dict.fromkeys(switched.name for switched in self._switched)
         return tuple(
             HostChange(name, "True", "False", "it would raise on one rank alone; the guard takes the check over")
@@ -133,19 +133,19 @@ def is_nan_check(rejection_func: object) -> bool:
 
 
 def kernel_backends() -> dict[str, str]:
-    """Which implementation computes what, as the arguments choose it; empty for trainers without arguments."""
+    """Return the implementations that the arguments choose; none for trainers without arguments."""
     names = ("transformer_impl", "attention_backend", "moe_token_dispatcher_type", "optimizer", "cuda_graph_impl")
     return {name: str(getattr(arguments(), name)) for name in names if hasattr(arguments(), name)}
 
 
 def option_values(names: Sequence[str]) -> dict[str, str]:
-    """Some arguments as text, a member of an enum by its name; none for trainers without arguments."""
+    """Return some arguments as text, members of enums by their names; none for trainers without arguments."""
     found = {name: getattr(arguments(), name) for name in names if hasattr(arguments(), name)}
     return {name: str(getattr(value, "name", value)) for name, value in found.items()}
 
 
 def trainer_tolerates_skips() -> bool:
-    """Whether the training loop takes an unsuccessful step as a skip; others raise or assert.
+    """Say whether the training loop treats an unsuccessful step as skipped; others raise or assert.
 
     Source: megatron/training/training.py; Megatron-Bridge and ms-swift do the same, verl and slime do not
     """

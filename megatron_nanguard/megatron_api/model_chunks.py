@@ -1,4 +1,4 @@
-"""What a model chunk and its modules say of themselves: wrappers, layer numbers, experts, attention heads."""
+"""What is read of a model chunk and its modules: wrappers, layer numbers, experts, attention heads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unwrap(chunk: ModelChunk) -> Module:
 def chunk_attribute(chunk: ModelChunk, name: str) -> Any:
     """Return the first instance attribute of this name that is set, outermost wrapper first; None if none is.
 
-    Only `vars` is read: class attributes and lazy `__getattr__` of a wrapper say nothing about this chunk.
+    Only `vars` is read: class attributes and a wrapper's `__getattr__` are not about this chunk.
     """
     values = (vars(level).get(name) for level in wrapper_chain(chunk))
     return next((value for value in values if value is not None), None)

@@ -29,11 +29,11 @@ MAIN = "main"
 
 
 class OptimizerParameter(NamedTuple):
-    """What is kept for one parameter on this rank.
+    """One parameter as an optimizer of this rank holds it.
 
     Attributes:
-        place: where it stands, such as "optimizer 0, group 1, parameter 2".
-        param: the model parameter; None where the optimizer does not tell.
+        place: its position, such as "optimizer 0, group 1, parameter 2".
+        param: the model parameter; None where the optimizer does not keep it.
         main: what the optimizer updates: a copy or shard of the parameter in higher precision, or itself.
         state: its other tensors by name, such as exp_avg.
     """
@@ -45,31 +45,31 @@ class OptimizerParameter(NamedTuple):
 
     @property
     def is_copy(self) -> bool:
-        """Whether `main` is memory of its own, so that it may differ from the model's weight."""
+        """Whether `main` has memory of its own, so that it may differ from the model's weight."""
         return self.param is None or self.main.untyped_storage().data_ptr() != self.param.untyped_storage().data_ptr()
 
 
 def optimizer_parameters(optimizer: MegatronOptimizer | None) -> list[OptimizerParameter]:
-    """All of it, in the order of the optimizers and their groups; nothing where the optimizer is not known."""
+    """Return all parameters, in the order of the optimizers and their groups; none where the optimizer is not known."""
     return [one for number, leaf, inner in _with_inner(optimizer) for one in _of_leaf(number, leaf, inner)]
 
 
 def inner_optimizers(optimizer: MegatronOptimizer | None) -> list[tuple[int, InnerOptimizer]]:
-    """The optimizers of torch, apex or Transformer Engine inside Megatron's, each with the number of its leaf."""
+    """Return the optimizers of torch, apex or Transformer Engine inside the leaves, each with its leaf's number."""
     return [(number, inner) for number, _, inner in _with_inner(optimizer)]
 
 
 def unknown_places(optimizer: MegatronOptimizer | None, kept: Mapping[str, Tensor]) -> list[str]:
-    """Places, of values named as for `put_back`, at which this optimizer has no parameter."""
+    """Return the places of values, named as for `put_back`, at which this optimizer has no parameter."""
     known = {one.place for one in optimizer_parameters(optimizer)}
     places = dict.fromkeys(name.rpartition("/")[0] for name in kept)
     return [place for place in places if place not in known]
 
 
 def put_back(optimizer: MegatronOptimizer | None, kept: Mapping[str, Tensor]) -> None:
-    """Write values over what `optimizer_parameters` found: "PLACE/main" and "PLACE/exp_avg" by its places.
+    """Write values over the parameters and moments, by names such as "PLACE/main" and "PLACE/exp_avg".
 
-    State that an optimizer makes in its first step is made here; for values at `unknown_places` there is no room.
+    State that an optimizer creates in its first step is created here. Values at `unknown_places` are ignored.
     """
     slots: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, value in kept.items():
@@ -85,7 +85,7 @@ def put_back(optimizer: MegatronOptimizer | None, kept: Mapping[str, Tensor]) ->
 
 
 def numbers(optimizer: MegatronOptimizer | None) -> dict[str, float]:
-    """All of them by name, such as "scaler 0, growth_tracker" or "optimizer 0, group 1, step".
+    """Return loss scales, trackers and step counts, named "scaler 0, growth_tracker" or "optimizer 0, group 1, step".
 
     Source: megatron/core/optimizer/grad_scaler.py; apex and Transformer Engine count steps per group
     Sync: one host read per loss scaler.
@@ -99,7 +99,7 @@ def numbers(optimizer: MegatronOptimizer | None) -> dict[str, float]:
 
 
 def put_numbers_back(optimizer: MegatronOptimizer | None, kept: Mapping[str, float]) -> None:
-    """Set what `numbers` gave; a scaler or a count that is not among them stays as it is."""
+    """Set the values that `numbers` returned; a scaler or count that is not among them is left unchanged."""
     for number, scaler in enumerate(scalers(optimizer)):
         present = {f"scaler {number}, {name}": (name, value) for name, value in scaler.state_dict().items()}
         if present and present.keys() <= kept.keys():

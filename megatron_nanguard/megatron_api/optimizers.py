@@ -32,12 +32,12 @@ def leaves(optimizer: MegatronOptimizer | None) -> list[LeafOptimizer]:
 
 
 def is_stub(optimizer: MegatronOptimizer) -> bool:
-    """Whether this rank has nothing to train, so that core 0.11 returns from ``step`` at once."""
+    """Say whether this rank has nothing to train, so that core 0.11 returns from ``step`` at once."""
     return bool(getattr(optimizer, "is_stub_optimizer", False))
 
 
 def model_chunks(optimizer: MegatronOptimizer) -> list[ModelChunk]:
-    """The chunks an optimizer was built for, as far as it keeps them (from core 0.9 on)."""
+    """Return the chunks that an optimizer was built for, as far as it keeps them (from core 0.9 on)."""
     chunks = list(getattr(optimizer, "model_chunks", ()))
     for leaf in leaves(optimizer) if not chunks else ():
         chunks += [c for c in getattr(leaf, "model_chunks", ()) if c not in chunks]
@@ -45,23 +45,23 @@ def model_chunks(optimizer: MegatronOptimizer) -> list[ModelChunk]:
 
 
 def scalers(optimizer: MegatronOptimizer | None) -> list[GradScaler]:
-    """The loss scalers of the leaves, each once; empty for fp32 and for bf16 without a scale."""
+    """Return the loss scalers of the leaves, each once; none for fp32 and for bf16 without a scale."""
     found = {id(s): s for s in (getattr(leaf, "grad_scaler", None) for leaf in leaves(optimizer)) if s is not None}
     return list(found.values())
 
 
 def dynamic_scalers(optimizer: MegatronOptimizer) -> list[DynamicGradScaler]:
-    """Those that adjust themselves, so that overflow is part of their work."""
+    """Return the scalers that adjust themselves, for which an overflow is normal."""
     return [cast("DynamicGradScaler", scaler) for scaler in scalers(optimizer) if hasattr(scaler, "min_scale")]
 
 
 def is_dynamic(optimizer: MegatronOptimizer) -> bool:
-    """Whether a scaler of this optimizer adjusts itself."""
+    """Say whether a scaler of this optimizer adjusts itself."""
     return bool(dynamic_scalers(optimizer))
 
 
 def scale_is_minimal(optimizer: MegatronOptimizer) -> Tensor | None:
-    """bool [1] on the scaler's device: a dynamic scale has no room left to back off. None without one.
+    """Return bool [1] on the scaler's device: a dynamic scale is at its minimum. None without such a scaler.
 
     Sync: none.
     """
@@ -72,7 +72,7 @@ def scale_is_minimal(optimizer: MegatronOptimizer) -> Tensor | None:
 
 
 def loss_scale(optimizer: MegatronOptimizer) -> float | None:
-    """The loss scale; None without a scaler.
+    """Return the loss scale; None without a scaler.
 
     Sync: one host read.
     """
@@ -97,7 +97,7 @@ class ScalerTrackers:
 
 
 def scaler_trackers(optimizer: MegatronOptimizer) -> list[ScalerTrackers]:
-    """Of each dynamic scaler that counts as Megatron's does; one of a trainer's own may not.
+    """Return the counters of each dynamic scaler that has those of Megatron's; a trainer's own may have others.
 
     Source: megatron/core/optimizer/grad_scaler.py, DynamicGradScaler.update
     """
@@ -119,7 +119,7 @@ def scale_window(optimizer: MegatronOptimizer) -> int:
 
 
 class ScalerStates:
-    """The scalers before ``prepare_grads`` updated them.
+    """The state of the scalers before ``prepare_grads`` updated them.
 
     Source: megatron/core/optimizer/grad_scaler.py, which rebinds the scale and never writes into it
     """
@@ -128,9 +128,9 @@ class ScalerStates:
         self._kept = [(scaler, scaler.state_dict()) for scaler in scalers(optimizer)]
 
     def back_off(self) -> None:
-        """Put the scalers back and update them as for a step with overflow: what Megatron's own skip does.
+        """Restore the scalers and update them as after an overflow, which is what Megatron does when it skips a step.
 
-        Needed where ``prepare_grads`` found nothing on this rank: replicas would otherwise drift apart.
+        Needed if ``prepare_grads`` found no overflow on this rank: the scales of the replicas would differ otherwise.
         """
         for scaler, state in self._kept:
             scaler.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Where this rank stands on each parallel axis, whichever way the release and the trainer say it."""
+"""The index of this rank on each parallel axis, from process-group collections, DDP or parallel_state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AxisPosition(NamedTuple):
 
 
 class _AxisGroups(NamedTuple):
-    """How one axis is called: field of the collection, attribute of DDP, group getters of parallel_state."""
+    """The names of one axis: field of the collection, attribute of DDP, group getters of parallel_state."""
 
     field: str
     ddp: str
@@ -66,7 +66,7 @@ def position(chunk: ModelChunk, axis: str) -> AxisPosition:
 
 
 def _from_collection(chunk: ModelChunk, names: _AxisGroups) -> Any:
-    # Fields that nobody set raise on access, so only the instance dictionary is asked.
+    # A field that was not set raises on access, so only the instance dictionary is read.
     collection = chunk_attribute(chunk, "pg_collection")
     return None if collection is None else vars(collection).get(names.field)
 

@@ -39,8 +39,8 @@ class Piece:
         buffer: number of the gradient buffer in the chunk, or NO_BUFFER.
         bucket: number of the bucket in the buffer, -1 for a run over all of them; without a buffer the number of the
             parameter in the chunk.
-        start: first element inside the buffer; without a buffer inside the flattened parameter (-1 where a sharding
-            does not tell).
+        start: first element inside the buffer; without a buffer inside the flattened parameter (-1 where that
+            cannot be derived from the sharding).
         data: [numel], flat view on the training device.
     """
 
@@ -72,7 +72,7 @@ def reduced_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
 
     Returns:
         Plain DDP: each buffer. Distributed optimizer: this rank's shard of each bucket. A main grad outside the buffer
-        stands for its place in it. Without buffers: each parameter's gradient, as far as it is set.
+        is taken in its place. Without buffers: the gradient of each parameter, if it is set.
     """
     pieces: list[Piece] = []
     for chunk_number, chunk in enumerate(chunks):
@@ -85,12 +85,12 @@ def reduced_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
 
 
 def surviving_local_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
-    """Return where this rank's own values from before the reduction still stand after it.
+    """Return the pieces that still hold this rank's own values from before the reduction.
 
     Returns:
-        The shards of other ranks (distributed optimizer), everything where nobody shares the buffer, else nothing.
-        Parameters whose gradients are added up over other ranks as well are left out. The values may have been
-        multiplied by a finite factor.
+        The shards of other ranks (distributed optimizer), everything if no other rank shares the buffer, else nothing.
+        Parameters whose gradients are summed over other groups too are left out. The values may have been multiplied
+        by a finite factor.
     """
     pieces: list[Piece] = []
     for chunk_number, chunk in enumerate(chunks):
@@ -120,7 +120,9 @@ def parameter_segments(chunks: Sequence[ModelChunk], piece: Piece) -> list[Segme
 
 
 def summed_further(chunk: ModelChunk) -> set[int]:
-    """Return the ids of the chunk's parameters whose gradients are also added up over TP, PP or GTP ranks.
+    """Return the ids of the chunk's parameters whose gradients are also summed over TP, PP or GTP ranks.
+
+    Their buffer no longer holds this rank's own values afterwards, not even in the shards that it does not own.
 
     Source: megatron/core/distributed/finalize_model_grads.py, `_allreduce_non_tensor_model_parallel_grads`,
         `_allreduce_word_embedding_grads`, `_allreduce_position_embedding_grads`,

@@ -1,4 +1,4 @@
-"""Megatron's named random states of the device."""
+"""Megatron's named random states of the device (``CudaRNGStatesTracker``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def states() -> dict[str, Tensor]:
-    """Each named state, copied; empty where the tracker is not in use.
+    """Return a copy of each named state; none where the tracker is not in use.
 
     Source: megatron/core/tensor_parallel/random.py; graph-safe states are generators instead of tensors
     """
@@ -21,15 +21,15 @@ def states() -> dict[str, Tensor]:
 
 
 def current() -> str | None:
-    """The name that the tracker calls current; None where it calls none so."""
+    """Return the name of the tracker's current state; None where it has none."""
     tracker = _tracker()
     return None if tracker is None else vars(tracker).get("_current_state_name")
 
 
 def put_back(kept: Mapping[str, Tensor], name: str | None) -> None:
-    """Set the named states to earlier ones, and the current name; nothing where there were none.
+    """Restore named states and the current name; does nothing if no state was kept.
 
-    A graph-safe state is a generator that captured graphs know: it stays the same object and is set.
+    A graph-safe state is a generator to which captured graphs refer: the object stays, its state is set.
     """
     tracker = _tracker()
     if tracker is None or not kept:

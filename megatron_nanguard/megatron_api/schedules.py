@@ -12,14 +12,14 @@ from typing import Any
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 Around = Callable[["int | None", int, bool], AbstractContextManager[Any]]
-"""``around(microbatch, chunk, in_backward)``: entered for the length of a step; the micro-batch is None if unknown."""
+"""``around(microbatch, chunk, in_backward)`` gives the context of a step; the micro-batch is None if unknown."""
 
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 
 
 @contextmanager
 def followed(chunks: Sequence[ModelChunk], around: Around) -> Iterator[None]:
-    """Enter `around` for every step until the end.
+    """Run every forward and backward step inside the context that `around` gives for it.
 
     Source: megatron/core/pipeline_parallel/schedules.py, forward_step (``model`` and ``current_microbatch`` in every
         release) and backward_step (a ``model_type`` up to 0.16)

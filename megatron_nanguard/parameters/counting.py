@@ -33,7 +33,7 @@ def count_nonfinite(parameters: ParameterMap, pieces: Sequence[Piece]) -> list[B
 
     Args:
         parameters: map of the chunks the pieces come from.
-        pieces: what to look at, such as `reduced_pieces` or `surviving_local_pieces`.
+        pieces: what to examine, such as `reduced_pieces` or `surviving_local_pieces`.
     Returns:
         One record per bad parameter. Counts and norm are about the elements that the pieces hold of it.
     Sync: one host read for all norms, three more per bad run of elements.

@@ -40,7 +40,7 @@ class NamedParameter:
 
 
 class _Place(NamedTuple):
-    """Where a module stands in the whole model.
+    """The place of a module in the whole model.
 
     Attributes:
         path: its global path.
@@ -82,7 +82,7 @@ def name_parameters(chunks: Sequence[ModelChunk]) -> list[NamedParameter]:
 
 
 def _places(model: Module) -> dict[str, _Place]:
-    """Return where each module of a model stands, by local path."""
+    """Return the place of each module of a model, by local path."""
     places: dict[str, _Place] = {}
     for local_path, module in model.named_modules():
         if not local_path:
@@ -112,7 +112,7 @@ def _global_number(parent: _Place, holder: str, leaf: str, module: Module) -> st
 
 
 def _global_leaf(place: _Place, leaf: str) -> str:
-    """Return the last part of a parameter's name, with the experts it holds where the path does not tell them.
+    """Return the last part of a parameter's name, with the experts it holds if the path does not contain them.
 
     Source: megatron/core/transformer/moe/experts.py: TEGroupedMLP keeps `weight<i>` per local expert; the GroupedMLP
         of 0.16 and before keeps all of them in one `weight1` and one `weight2`
@@ -126,7 +126,7 @@ def _global_leaf(place: _Place, leaf: str) -> str:
 
 
 def _unique(name: str, chunk: int, taken: Container[str]) -> str:
-    """Return a name that no earlier chunk has: layers that carry no number look alike in every chunk."""
+    """Return a name that no earlier chunk has: layers without a number have the same name in every chunk."""
     return f"chunk{chunk}:{name}" if name in taken else name
 
 

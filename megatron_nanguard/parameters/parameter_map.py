@@ -1,4 +1,4 @@
-"""The parameters of one optimizer on this rank, found by object, by place in a buffer or by optimizer shard."""
+"""The parameters of one optimizer on this rank: names, places in buffers, shards; and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EntrySegment(NamedTuple):
         entry: the parameter.
         piece_start: its first element inside the piece.
         piece_end: one past its last element inside the piece.
-        param_start: the same first element inside the flattened parameter, -1 where a sharding does not tell.
+        param_start: the same element inside the flattened parameter, -1 if it cannot be derived from the sharding.
     """
 
     entry: ParameterEntry
@@ -43,7 +43,7 @@ class _BufferPlace(NamedTuple):
 
 
 class ParameterMap:
-    """What the parameters of some model chunks are called and where their gradients stand.
+    """The names of the parameters of some model chunks, and the places of their gradients.
 
     Holds the parameters themselves: an id alone may be reused for another object.
 
@@ -90,9 +90,9 @@ class ParameterMap:
         ]
 
     def locate(self, piece: Piece, offset: int) -> tuple[ParameterEntry, tuple[int, ...] | None] | None:
-        """Return the parameter at one element of a piece and the index inside it; None where padding stands.
+        """Return the parameter at one element of a piece and the index inside it; None for padding.
 
-        The index alone is None where a sharding does not tell.
+        The index alone is None if it cannot be derived from the sharding.
         """
         for entry, piece_start, piece_end, param_start in self.segments(piece):
             if piece_start <= offset < piece_end:
@@ -136,7 +136,7 @@ def file_name(coordinates: Coordinates, sizes: ParallelSizes) -> str:
 
 
 def _buffer_places(chunks: Sequence[ModelChunk]) -> dict[int, _BufferPlace]:
-    """Return where each parameter's gradient stands, by id.
+    """Return the place of each parameter's gradient, by id.
 
     Source: megatron/core/distributed/param_and_grad_buffer.py, `param_index_map`; the shard is the one that
         `DistributedOptimizer._build_model_gbuf_param_range_map` gives this rank

@@ -1,4 +1,4 @@
-"""Touch functions we do not own: resolve, wrap, undo, shield. Has never heard of NaN."""
+"""Wrap functions of another package and undo it: resolve, wrap, restore, shield. Knows nothing of NaN."""
 
 from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.patching.point import (

@@ -1,4 +1,4 @@
-"""Apply patch points when their modules are imported, group by group, and put back the very objects that were there."""
+"""Apply patch points when their modules are imported, group by group, and restore the identical original objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("megatron_nanguard")
 
 @dataclass
 class Applied:
-    """One wrapper in place: where, and what it covers."""
+    """One wrapper that is in place, with the function it replaced."""
 
     point: PatchPoint
     target: Target
@@ -34,12 +34,12 @@ class Applied:
 
 
 class Engine:
-    """Owns every wrapper of this process.
+    """Applies and removes all wrappers of this process.
 
     Args:
         points: the table, in order.
         handlers: point name -> handler given to ``make_wrapper``.
-        release: gives the release line of the host, asked when the first module arrives.
+        release: returns the release line of the host; called when the first module is imported.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Engine:
         self._seen: set[str] = set()
 
     def install(self) -> None:
-        """Register for every target's module; those already imported are patched now. Idempotent."""
+        """Patch every target whose module is imported, now or later. Idempotent."""
         if self.on:
             return
         self.on = True
@@ -65,7 +65,7 @@ class Engine:
             when_imported(module, self._module_arrived)
 
     def remove(self) -> list[str]:
-        """Undo everything, last first. Where somebody wrapped on top of us their wrapper stays and ours passes through.
+        """Undo everything, last first. Another wrapper on top of ours stays, and ours then only calls the original.
 
         Returns:
             The targets that could not be put back.
@@ -76,7 +76,7 @@ class Engine:
         return [applied.target.path for applied in self._withdraw(list(self._applied))]
 
     def state(self, target: Target) -> PointState:
-        """How one target stands right now, by looking."""
+        """Return the state of one target, as it is now."""
         for applied in self._applied:
             if applied.target is target:
                 there = vars(applied.owner).get(applied.name)
@@ -99,7 +99,7 @@ class Engine:
                 self._apply_or_decline(point, target, module)
 
     def _apply_or_decline(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
-        """Nothing of ours may fail an import of the host."""
+        """Apply a point, or decline its group: an error of ours must not fail an import of the host."""
         shield = Shield()
         try:
             with shield(f"patching {target.path}", PatchDeclined):
@@ -124,7 +124,7 @@ class Engine:
         self._applied.append(Applied(point, target, owner, name, original, wrapper))
 
     def _wrap(self, point: PatchPoint, target: Target, original: Any, wrapper: Wrapper) -> Any:
-        """A plain function, so that classes bind it and configs that hold it can be deep-copied."""
+        """Return a plain function, so that a class binds it and a config that holds it can be deep-copied."""
         is_method = "." in target.attribute
 
         @functools.wraps(original)
@@ -169,7 +169,7 @@ def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
 
 
 def _find(target: Target, module: ModuleType) -> tuple[Any, str]:
-    """The object that holds the function and the name it has there; (None, name) where the class is missing."""
+    """Return the object that holds the function, and its name there; (None, name) if the class is missing."""
     *path, name = target.attribute.split(".")
     owner: Any = module
     for part in path:
@@ -180,7 +180,7 @@ def _find(target: Target, module: ModuleType) -> tuple[Any, str]:
 
 
 def _exchange_copies(target: Target, old: Any, new: Any) -> None:
-    """Modules that imported the function by name hold it themselves; also those imported after we patched."""
+    """Replace the copies that other modules hold because they imported the function by name."""
     for copy in target.copies:
         holder, _, name = copy.partition(":")
         if holder in sys.modules and vars(sys.modules[holder]).get(name) is old:
@@ -199,13 +199,13 @@ def _check_signature(target: Target, original: Any, point: PatchPoint) -> None:
 
 
 def _takes_anything(function: Any) -> bool:
-    """A wrapper of somebody else's that hides the signature behind *args."""
+    """Say whether the function takes *args and **kwargs, like a wrapper of another package."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _is_ours(there: Any, wrapper: Any) -> bool:
-    """Our wrapper itself, or further down a chain of wrappers that kept ``__wrapped__``."""
+    """Say whether this is our wrapper, or wraps it in a chain of ``__wrapped__``."""
     while there is not None:
         if there is wrapper:
             return True

@@ -1,4 +1,4 @@
-"""What a patch point is: data about a function of the host, and a maker of its wrapper."""
+"""A patch point as data: which functions of the host it wraps, why, and how the wrapper is made."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class Target:
         return self.path.partition(":")[2]
 
     def covers(self, release: tuple[int, int]) -> bool:
-        """Whether the release line (major, minor) is meant to have this function; others count as the nearest known."""
+        """Say whether the release line (major, minor) should have this function; unknown lines count as the nearest."""
         nearest = min(max(release, KNOWN[0]), KNOWN[1])
         return line_of(self.since) <= nearest <= line_of(self.until)
 
 
 @dataclass(frozen=True)
 class PatchPoint:
-    """Why and where we step in.
+    """A reason to wrap one function of the host, or several that do the same.
 
     Attributes:
         group: points of one group are applied together or not at all.
-        why: what the point is for.
-        lost: what the user goes without where it cannot be applied.
-        make_wrapper: takes the handler of this point, gives the wrapper for every target.
+        why: what the point is needed for.
+        lost: what does not work without it.
+        make_wrapper: takes the handler of this point, returns the wrapper for every target.
     """
 
     name: str
@@ -77,7 +77,7 @@ class PatchPoint:
 
 
 class PointState(Enum):
-    """How a target stands in this process."""
+    """The state of a target in this process."""
 
     WAITING = "waiting"
     """Its module has not been imported."""
@@ -86,9 +86,9 @@ class PointState(Enum):
     ABSENT = "absent"
     """This release does not have the function, as the table says."""
     DECLINED = "declined"
-    """Missing or of another shape than the table says, or withdrawn with its group."""
+    """It is missing, has another signature than the table says, or was withdrawn with its group."""
     FOREIGN = "foreign"
-    """Somebody wrapped or replaced it after us."""
+    """Another package wrapped or replaced it after us."""
 
 
 def line_of(version: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""How every patch point stands in this process, for a person to read."""
+"""The state of every patch point in this process, for `nanguard doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megatron_nanguard.records.doctor import PatchPointState
 def point_states(
     engine: Engine, essential: tuple[str, ...], ask_release: Callable[[], tuple[int, int] | None]
 ) -> list[PatchPointState]:
-    """Import the module of every target and say how the target stands; the release is asked for after that."""
+    """Import the module of every target and return the target's state. The release is read after the imports."""
     unimportable = {
         target.module: problem
         for point in engine.points
@@ -29,7 +29,7 @@ def point_states(
 
 
 def _import(module: str) -> str | None:
-    """Why a module cannot be imported; None when it can."""
+    """Return why a module cannot be imported; None if it can."""
     try:
         importlib.import_module(module)
     except (ImportError, AssertionError, RuntimeError, AttributeError) as error:

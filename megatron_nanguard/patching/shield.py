@@ -1,4 +1,4 @@
-"""The one place where a fault of ours is caught: training goes on, the rank remembers."""
+"""The one place where errors of our own are caught: training goes on, and the rank reports the fault in its vote."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class Shield:
-    """Stands around local work inside the host. Never around a collective: a rank that skips one hangs the rest."""
+    """Encloses local work inside the host. Never a collective: a rank that skips one makes the others hang."""
 
     def __init__(self) -> None:
         self.fault: str | None = None
-        """The first fault, ``where: error``; None while all is well."""
+        """The first fault, as ``where: error``; None if there was none."""
 
     def __call__(self, where: str, *passing: type[Exception]) -> _Shielded:
         """Swallow and log an Exception raised inside; SystemExit, KeyboardInterrupt and ``passing`` go through."""

@@ -1,4 +1,4 @@
-"""Notice non-finite values: norms before and after the reduction, losses, and the flags made of them."""
+"""Detect non-finite values: norms before and after the reduction, losses, and the flags that a rank votes with."""
 
 from megatron_nanguard.sentinel.gradient_norms import AfterReduction, BeforeReduction
 from megatron_nanguard.sentinel.losses import Losses

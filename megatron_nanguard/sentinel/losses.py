@@ -17,24 +17,24 @@ class Losses:
     """Losses and token counts of one step, kept on the device.
 
     Args:
-        heard: called with the micro-batch and its loss at the moment it is known.
-        guarded: stands around our work inside the host's loss function.
+        on_loss: called with the micro-batch and its loss as soon as it is computed.
+        guarded: gives the context in which our code runs inside the host's loss function, by name.
     """
 
     def __init__(
-        self, heard: Callable[[int, Tensor], None] | None = None, guarded: Guarded = lambda where: nullcontext()
+        self, on_loss: Callable[[int, Tensor], None] | None = None, guarded: Guarded = lambda where: nullcontext()
     ) -> None:
-        self._heard, self._guarded = heard, guarded
+        self._on_loss, self._guarded = on_loss, guarded
         self.losses: list[Tensor] = []
         self.num_tokens: list[Tensor | None] = []
 
     def clear(self) -> None:
-        """Forget the last step."""
+        """Drop the losses of the last step."""
         self.losses.clear()
         self.num_tokens.clear()
 
     def listen(self, forward_step_func: Callable[..., Any]) -> Callable[..., Any]:
-        """A forward step whose loss function also tells us what it returns.
+        """Return a forward step whose loss function also records the losses.
 
         Source: megatron/core/pipeline_parallel/schedules.py, forward_step: ``output, loss_func`` is returned
         """
@@ -57,7 +57,7 @@ class Losses:
                     self._record(returned)
             return returned
 
-        # functools.partial has no __name__ of its own for wraps to copy; what it has is copied.
+        # A functools.partial has no __name__; wraps copies what there is.
         return loss
 
     def _record(self, returned: tuple[Any, ...]) -> None:
@@ -65,20 +65,20 @@ class Losses:
         if not isinstance(returned[0], Tensor) or returned[0].numel() != 1:
             return
         self.losses.append(returned[0].detach().to(torch.float32, copy=True).reshape(()))
-        if self._heard is not None:
-            self._heard(len(self.losses) - 1, self.losses[-1])
+        if self._on_loss is not None:
+            self._on_loss(len(self.losses) - 1, self.losses[-1])
         tokens = returned[1] if len(returned) == 3 else None
         self.num_tokens.append(tokens.detach().clone().reshape(()) if isinstance(tokens, Tensor) else None)
 
     def bad(self) -> Tensor | None:
-        """bool [] on the device: some loss is not finite. None when this rank computes none.
+        """Return bool [] on the device: some loss is not finite. None if this rank computes no loss.
 
         Sync: none.
         """
         return ~torch.isfinite(torch.stack(self.losses)).all() if self.losses else None
 
     def read(self) -> list[tuple[float, int | None]]:
-        """Mean loss and number of tokens of each micro-batch.
+        """Return mean loss and number of tokens of each micro-batch.
 
         Sync: one host read per micro-batch; only on an alarm.
         """

@@ -1,4 +1,4 @@
-"""Random states at one moment, as data: put back in a replay, digested in a post-mortem, saved in a capture."""
+"""A copy of all random states: restored in a replay, digested in a post-mortem, saved in a capture."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from megatron_nanguard.records.postmortem import RngDigests
 
 @dataclass(frozen=True, eq=False)
 class RngStates:
-    """A copy of every random state a step can draw from.
+    """A copy of every random state that a step can use.
 
     Attributes:
-        python: of the module `random`.
-        numpy: of numpy's legacy generator; None where numpy is not imported.
+        python: state of the module `random`.
+        numpy: state of numpy's legacy generator; None where numpy is not imported.
         torch_cpu: uint8, of torch's generator for the CPU.
         device: uint8, of the training device's generator.
         tracker: Megatron's named states of the device.
-        current: the name that the tracker calls current; None without one.
+        current: the name of the tracker's current state; None without one.
     """
 
     python: tuple[Any, ...]
@@ -40,7 +40,7 @@ class RngStates:
 
     @classmethod
     def now(cls, device: Device) -> RngStates:
-        """Copy them.
+        """Copy all states.
 
         Sync: none; the states live on the host.
         """
@@ -54,7 +54,7 @@ class RngStates:
         )
 
     def put_back(self, device: Device) -> dict[str, Callable[[], None]]:
-        """What puts each of them back, by name; may be called as often as wanted."""
+        """Return a function per state that restores it, by name; each may be called repeatedly."""
         parts: dict[str, Callable[[], None]] = {
             "python random": partial(random.setstate, self.python),
             "torch random": partial(torch.set_rng_state, self.torch_cpu),
@@ -66,7 +66,7 @@ class RngStates:
         return parts
 
     def digests(self) -> RngDigests:
-        """Twelve hex digits of each state."""
+        """Return a digest of each state, twelve hex digits long."""
         return RngDigests(
             python=_digest(repr(self.python).encode()),
             numpy="" if self.numpy is None else _digest(repr(self.numpy[1].tolist() + list(self.numpy[2:])).encode()),

@@ -1,4 +1,4 @@
-"""The integers a rank brings to the vote, computed on the device and read once, after the vote."""
+"""The integers that a rank votes with: computed on the device, read once after the vote."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ FP32_MAX = torch.finfo(torch.float32).max
 
 
 class Flag(IntEnum):
-    """Place of each flag in the vote."""
+    """Index of each flag in the vote."""
 
     LOCAL = 0
     """A gradient norm before the reduction is not finite, or large enough to overflow the norm over all ranks."""
     REDUCED = 1
-    """The same of what the optimizer is about to consume."""
+    """The same for the gradients that the optimizer is about to consume."""
     LOSS = 2
     """The loss of a micro-batch is not finite."""
     OWN_FAULT = 3
-    """A part of the guard failed on this rank."""
+    """The guard itself failed on this rank."""
     DEAD_STEP = 4
-    """The norm of the step before, known only after its vote, was not finite."""
+    """The gradient norm of the step before was not finite; it became known only after that step's vote."""
     DYNAMIC_SCALE = 5
-    """A loss scaler adjusts itself here: overflow is part of its work. No alarm by itself."""
+    """A loss scaler of this rank adjusts itself, so that an overflow is normal. No alarm by itself."""
     MINIMAL_SCALE = 6
-    """That scaler has no room left. No alarm by itself."""
+    """That scaler is at its minimum. No alarm by itself."""
     RAISED_SCALE = 7
-    """That scaler's scale went up, and no step was applied at it yet. No alarm by itself."""
+    """That scaler went up, and no step was applied at the new scale yet. No alarm by itself."""
 
 
 @dataclass
 class Suspicions:
-    """What goes into the flags, on the device wherever it was computed there.
+    """The inputs of the flags, on the device if they were computed there.
 
     Attributes:
         before: norms before the reduction, one tensor per bucket.
         after: norms of the pieces that will be consumed.
         loss: bool [], some loss is not finite.
-        last_norms: gradient norms of the step before, as the host holds them: numbers, or tensors on the device.
+        last_norms: gradient norms of the step before, as Megatron returned them: numbers, or tensors on the device.
     """
 
     before: Sequence[Tensor] = ()
@@ -57,7 +57,7 @@ class Suspicions:
 
 
 def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tensor:
-    """int32 [len(Flag)] on the device.
+    """Return int32 [len(Flag)] on the device.
 
     Sync: none.
     """
@@ -78,7 +78,7 @@ def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tenso
 
 
 def fault_flags(device: torch.device) -> Tensor:
-    """The flags of a rank whose own part of the guard failed."""
+    """Return the flags of a rank on which the guard itself failed."""
     flags = torch.zeros(len(Flag), dtype=torch.int32, device=device)
     flags[Flag.OWN_FAULT] = 1
     return flags
@@ -102,7 +102,7 @@ class RaisedScale:
 
 
 def _too_large(norms: Tensor, limit: float) -> Tensor:
-    """True for NaN and Inf too: no comparison with them holds."""
+    """Return True for NaN and Inf too: the comparison with the limit is then false."""
     return ~(norms.square().sum() <= limit)
 
 

@@ -1,1 +1,1 @@
-"""Where a rank stands, and what a set of ranks is called."""
+"""The coordinates of a rank in the parallel layout, and sets of ranks in words."""

@@ -1,4 +1,4 @@
-"""Read where this rank stands, and how large each axis is, off its model chunks."""
+"""Read the coordinates of this rank and the size of each parallel axis from its model chunks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 
 
 def read(chunks: Sequence[ModelChunk]) -> tuple[Coordinates, ParallelSizes]:
-    """Return this rank's place and the layout.
+    """Return this rank's coordinates and the sizes of the axes.
 
     Args:
-        chunks: model chunks of this rank; all stand at the same place, so the first one is asked.
+        chunks: model chunks of this rank; all have the same coordinates, so only the first is read.
     """
     at = {axis: position(chunks[0], axis) for axis in ("tp", "cp", "ep", "dp", "pp", "expert_tp", "expert_dp")}
     coordinates = Coordinates(rank=global_rank(), **{axis: place.rank for axis, place in at.items()})

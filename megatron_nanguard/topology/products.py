@@ -1,7 +1,7 @@
 """Cover a set of grid points by the fewest products of index sets.
 
-Index values that behave alike on an axis are merged first, which leaves a small grid however large the world is; there
-the search is exact up to a budget. Beyond it the set is split axis by axis: exact as a set, perhaps not the fewest.
+Index values with equal slices are merged first, so the grid is small even in a large world. On it an exact search runs
+up to a budget. Beyond the budget the set is split axis by axis: the cover is exact, but may not be the smallest.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Product = tuple[frozenset[int], ...]
 """One set of index values per axis; its points are all combinations."""
 
 _SEARCH_BUDGET = 20_000
-"""Products looked at before the search gives way to the split: a few tenths of a second."""
+"""Products examined before the search is given up for the split: a few tenths of a second."""
 _SEARCH_POINTS = 300
-"""Most points the search is tried on: four axes on which all but three values are alike leave 256."""
+"""Most points for which the search is tried: four axes with four different values each have 256."""
 _ALL_ORDERS_POINTS = 1_000
 """Most points for which the split tries every order of the axes, not one order per first axis."""
 
@@ -34,7 +34,7 @@ def cover(points: Collection[Point]) -> list[Product]:
     Returns:
         Products in a fixed order. Their number is minimal unless the set is too irregular to search.
     """
-    small, classes = _merge_alike(frozenset(points))
+    small, classes = _merge_equal(frozenset(points))
     if small == {()}:
         return [()]
     try:
@@ -45,25 +45,25 @@ def cover(points: Collection[Point]) -> list[Product]:
     return sorted(whole, key=lambda box: [sorted(values) for values in box])
 
 
-def _merge_alike(points: frozenset[Point]) -> tuple[frozenset[Point], list[dict[int, frozenset[int]]]]:
-    """Return the points of the smaller grid, and per axis which values stand behind each value that is left."""
+def _merge_equal(points: frozenset[Point]) -> tuple[frozenset[Point], list[dict[int, frozenset[int]]]]:
+    """Return the points of the smaller grid, and per axis which values each remaining value represents."""
     classes: list[dict[int, frozenset[int]]] = []
     for axis in range(len(next(iter(points)))):
-        merged = {min(values): values for values in _alike(points, axis).values()}
+        merged = {min(values): values for values in _by_slice(points, axis).values()}
         points = frozenset(point for point in points if point[axis] in merged)
         classes.append(merged)
     return points, classes
 
 
-def _alike(points: frozenset[Point], axis: int) -> dict[frozenset[Point], frozenset[int]]:
-    """Return the values of one axis, gathered by the points that stand there (without that axis)."""
+def _by_slice(points: frozenset[Point], axis: int) -> dict[frozenset[Point], frozenset[int]]:
+    """Return the values of one axis, grouped by their slice: the points with that value, without that axis."""
     slices: dict[int, list[Point]] = {}
     for point in points:
         slices.setdefault(point[axis], []).append((*point[:axis], *point[axis + 1 :]))
-    alike: dict[frozenset[Point], set[int]] = {}
+    grouped: dict[frozenset[Point], set[int]] = {}
     for value, rest in slices.items():
-        alike.setdefault(frozenset(rest), set()).add(value)
-    return {rest: frozenset(values) for rest, values in alike.items()}
+        grouped.setdefault(frozenset(rest), set()).add(value)
+    return {rest: frozenset(values) for rest, values in grouped.items()}
 
 
 def _expand(values: frozenset[int], merged: dict[int, frozenset[int]]) -> frozenset[int]:
@@ -176,4 +176,4 @@ def _split_in_order(points: frozenset[Point], order: Sequence[int]) -> list[Prod
 def _split_by_first(points: frozenset[Point]) -> list[Product]:
     if points == {()}:
         return [()]
-    return [(values, *box) for rest, values in _alike(points, 0).items() for box in _split_by_first(rest)]
+    return [(values, *box) for rest, values in _by_slice(points, 0).items() for box in _split_by_first(rest)]

@@ -24,7 +24,7 @@ def describe(
 
     Args:
         ranks: global ranks; none gives no group.
-        coordinates: where every rank of the run (or every training rank) stands, by global rank.
+        coordinates: of every rank of the run (or every training rank), by global rank.
         sizes: the layout.
     """
     if not ranks:
