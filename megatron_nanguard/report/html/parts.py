@@ -134,7 +134,7 @@ def _losses(opened: OpenedIncident, translator: Translator) -> PagePart | None:
 PICTURES: Final[dict[str, tuple[Callable[[OpenedIncident, Translator], PagePart | None], ...]]] = {
     "ranks": (_grid,),
     "propagation": (_propagation,),
-    "gradient_norms": (_norms, _replicas),
+    "norms_by_layer": (_norms, _replicas),
     "parameters": (_parameters,),
     "microbatches": (_timeline, _losses),
 }

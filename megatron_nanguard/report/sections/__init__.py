@@ -13,10 +13,10 @@ from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import (
     causes,
-    gradient_norms,
     health,
     microbatches,
     next_steps,
+    norms_by_layer,
     origins,
     parameters,
     propagation,
@@ -39,7 +39,7 @@ SECTIONS: Final[dict[str, Section]] = {
     "propagation": propagation.describe,
     "health": health.describe,
     "audit": origins.describe_audit,
-    "gradient_norms": gradient_norms.describe,
+    "norms_by_layer": norms_by_layer.describe,
     "microbatches": microbatches.describe,
     "replay": reruns.describe_replay,
     "notes": run_facts.describe_notes,

@@ -36,7 +36,7 @@ NOWHERE: Final = "-"
 
 
 @dataclass(frozen=True)
-class BadParameter:
+class ParameterRow:
     """One parameter before and after the reduction; at least one of them was bad."""
 
     before: MergedParameter | None
@@ -95,11 +95,11 @@ def full_table(incident: Incident) -> Block | None:
     )
 
 
-def _bad_parameters(incident: Incident) -> list[BadParameter]:
+def _bad_parameters(incident: Incident) -> list[ParameterRow]:
     """Every parameter that the incident lists, once, in the order of the backward pass."""
     before = {one.name: one for one in incident.parameters if one.where == "local"}
     after = {one.name: one for one in incident.parameters if one.where == "reduced"}
-    listed = [BadParameter(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
+    listed = [ParameterRow(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
     return sorted(listed, key=lambda parameter: -depth_of(parameter.name))
 
 
@@ -109,7 +109,7 @@ def _title(incident: Incident) -> str:
     return TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
 
 
-def _notes(incident: Incident, everything: Sequence[BadParameter]) -> Iterator[str]:
+def _notes(incident: Incident, everything: Sequence[ParameterRow]) -> Iterator[str]:
     """Say how to read the table, and what is not in it."""
     yield SUMMED
     if incident.parameters_truncated:
@@ -118,7 +118,7 @@ def _notes(incident: Incident, everything: Sequence[BadParameter]) -> Iterator[s
         yield OVERWRITTEN
 
 
-def _rows(parameters: Sequence[BadParameter]) -> Iterator[tuple[str, ...]]:
+def _rows(parameters: Sequence[ParameterRow]) -> Iterator[tuple[str, ...]]:
     """Rows of parameters below a row that names their layer."""
     previous = None
     for parameter in parameters:
@@ -141,7 +141,7 @@ def _values(parameter: MergedParameter) -> str:
     return phrase("{values}, norm {norm}", values=words, norm=number(parameter.norm))
 
 
-def _by_layer(parameters: Sequence[BadParameter]) -> str:
+def _by_layer(parameters: Sequence[ParameterRow]) -> str:
     """Layers with the number of their parameters: "decoder.layers.1 (12), embedding (2)"."""
     layers = Counter(layer_of(parameter.name) for parameter in parameters)
     named = [f"{layer} ({times})" for layer, times in list(layers.items())[:SHOWN_LAYERS]]

@@ -29,7 +29,7 @@ PATH_START, PATH_END = 3, 2
 """Steps of a long path that are shown: the first after the origin, and the last, which end at a gradient."""
 
 
-class Transfer(NamedTuple):
+class BadTransfer(NamedTuple):
     """One communication that carried bad values, with all ranks that it made bad.
 
     Attributes:
@@ -73,33 +73,33 @@ def describe(opened: OpenedIncident) -> Block | None:
     )
 
 
-def transfers_of(incident: Incident) -> list[Transfer]:
+def transfers_of(incident: Incident) -> list[BadTransfer]:
     """The transfers that made ranks bad; ranks of the same communication, sources and first use share one."""
     return _transfers(incident.infected)
 
 
-def later_transfers_of(incident: Incident) -> list[Transfer]:
+def later_transfers_of(incident: Incident) -> list[BadTransfer]:
     """The transfers that made more gradients bad on ranks that were bad already."""
     return _transfers(incident.also_infected)
 
 
-def _transfers(all_infected: Sequence[Infected]) -> list[Transfer]:
-    transfers: dict[tuple[object, ...], Transfer] = {}
+def _transfers(all_infected: Sequence[Infected]) -> list[BadTransfer]:
+    transfers: dict[tuple[object, ...], BadTransfer] = {}
     ranks: dict[tuple[object, ...], list[int]] = {}
     for one in all_infected:
-        transfer = Transfer((), one.from_ranks, one.by, one.group, one.first_used or "", one.call, one.gradients)
+        transfer = BadTransfer((), one.from_ranks, one.by, one.group, one.first_used or "", one.call, one.gradients)
         transfers[tuple(transfer)] = transfer
         ranks.setdefault(tuple(transfer), []).append(one.rank)
     return [transfer._replace(ranks=tuple(sorted(ranks[key]))) for key, transfer in transfers.items()]
 
 
-Parent = int | Transfer
+Parent = int | BadTransfer
 """What a transfer follows: the number of an origin, or the transfer that made its source bad."""
 
 
 def build_trees(
-    origins: Sequence[Origin], transfers: Sequence[Transfer]
-) -> tuple[dict[Parent, list[Transfer]], list[Transfer]]:
+    origins: Sequence[Origin], transfers: Sequence[BadTransfer]
+) -> tuple[dict[Parent, list[BadTransfer]], list[BadTransfer]]:
     """Arrange transfers in trees below the origins.
 
     A transfer gets a single parent, so that transfers in a circle end.
@@ -114,7 +114,7 @@ def build_trees(
     for place, origin in enumerate(origins[:SHOWN_ORIGINS]):
         for rank in origin.members:
             reached.setdefault(rank, place)
-    after: dict[Parent, list[Transfer]] = {}
+    after: dict[Parent, list[BadTransfer]] = {}
     waiting = list(transfers)
     while ready := [transfer for transfer in waiting if any(source in reached for source in transfer.sources)]:
         for transfer in ready:
@@ -127,7 +127,7 @@ def build_trees(
     return after, waiting
 
 
-def _origin(place: int, origin: Origin, after: dict[Parent, list[Transfer]]) -> Point:
+def _origin(place: int, origin: Origin, after: dict[Parent, list[BadTransfer]]) -> Point:
     what: str = origin.operator
     if origin.module:
         what = phrase("{operator} in {module}", operator=what, module=origin.module)
@@ -143,24 +143,24 @@ def _path(path: Sequence[str]) -> str:
     return joined(ONWARDS, shown)
 
 
-def _transfer(transfer: Transfer, after: dict[Parent, list[Transfer]]) -> Point:
+def _transfer(transfer: BadTransfer, after: dict[Parent, list[BadTransfer]]) -> Point:
     below = tuple(_transfer(one, after) for one in after.get(transfer, ()))
     words = phrase("{who} by {by}", who=which_ranks(transfer.ranks), by=transfer.by)
     return Point(words, tone=Tone.SPREAD, detail=_detail(transfer), below=below)
 
 
-def _detail(transfer: Transfer) -> str:
+def _detail(transfer: BadTransfer) -> str:
     group = phrase("({group})", group=transfer.group) if transfer.group and not _is_named(transfer) else ""
     used = phrase("first used in {place}", place=transfer.first_used) if transfer.first_used else ""
     return joined(FOLLOWED, (group, used))
 
 
-def _is_named(transfer: Transfer) -> bool:
+def _is_named(transfer: BadTransfer) -> bool:
     """Whether the name of the communication contains its sender already: "PP recv from rank 5"."""
     return len(transfer.ranks) == 1 and transfer.by.endswith(f"from {name_ranks(transfer.sources)}")
 
 
-def _beside(transfer: Transfer) -> str:
+def _beside(transfer: BadTransfer) -> str:
     words = BESIDE.format(who=name_ranks(transfer.ranks), by=transfer.by, sources=name_ranks(transfer.sources))
     if not transfer.gradients:
         return words

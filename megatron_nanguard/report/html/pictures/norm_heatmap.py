@@ -13,7 +13,7 @@ from megatron_nanguard.report.formatting import and_more, as_sentence, counted, 
 from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, short_names, stacked, tick_name
 from megatron_nanguard.report.html.pictures.figure import Figure, shorten
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
-from megatron_nanguard.report.sections.gradient_norms import scaled_words
+from megatron_nanguard.report.sections.norms_by_layer import scaled_words
 
 CLICK = phrase("Click a cell to see its rank.")
 READING = phrase(

@@ -15,8 +15,8 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.sections.propagation import (
     SHOWN_ORIGINS,
+    BadTransfer,
     Parent,
-    Transfer,
     build_trees,
     later_transfers_of,
     transfers_of,
@@ -46,7 +46,7 @@ class GraphNode:
     ranks: tuple[int, ...]
     words: str
     column: int = 0
-    transfer: Transfer | None = None
+    transfer: BadTransfer | None = None
     steps: tuple[str, ...] = ()
     source: int | None = None
 
@@ -69,7 +69,7 @@ class GraphEdge:
 
     source: int
     target: int
-    transfer: Transfer
+    transfer: BadTransfer
     is_first: bool
 
 
@@ -117,7 +117,10 @@ def _origin(origin: Origin) -> GraphNode:
 
 
 def _add(
-    nodes: list[GraphNode], after: Mapping[Parent, list[Transfer]], transfers: Sequence[Transfer], incident: Incident
+    nodes: list[GraphNode],
+    after: Mapping[Parent, list[BadTransfer]],
+    transfers: Sequence[BadTransfer],
+    incident: Incident,
 ) -> None:
     """Add nodes for transfers from the last node, and for all transfers that follow them."""
     source = len(nodes) - 1

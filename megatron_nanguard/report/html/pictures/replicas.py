@@ -17,7 +17,7 @@ from megatron_nanguard.report.html.pictures import line_chart
 from megatron_nanguard.report.html.pictures.axes import layers_in_order, short_names
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.html.pictures.norm_matrix import badness
-from megatron_nanguard.report.sections.gradient_norms import scaled_words
+from megatron_nanguard.report.sections.norms_by_layer import scaled_words
 
 BAD: Final = (RankState.ORIGIN, RankState.BAD_BEFORE)
 NORMS: Final = phrase(

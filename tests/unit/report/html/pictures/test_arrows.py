@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from megatron_nanguard.report.html.pictures.arrows import Position, arrows, room_for_later, words_shift
 from megatron_nanguard.report.html.pictures.propagation_graph import GraphEdge
-from megatron_nanguard.report.sections.propagation import Transfer
+from megatron_nanguard.report.sections.propagation import BadTransfer
 
-TRANSFER = Transfer((1,), (0,), "a message", "a group")
+TRANSFER = BadTransfer((1,), (0,), "a message", "a group")
 POSITIONS = [Position(0, 50), Position(200, 100), Position(200, 150), Position(400, 200), Position(400, 250)]
 
 

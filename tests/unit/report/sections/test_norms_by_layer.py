@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from megatron_nanguard.report.blocks import Bar, Block, Tone
-from megatron_nanguard.report.sections import gradient_norms
+from megatron_nanguard.report.sections import norms_by_layer
 from tests.unit.report.factories import described, opened_incident, row
 
 
@@ -14,11 +14,11 @@ def layer(number: int) -> str:
 
 
 def test_without_norms_there_is_no_section() -> None:
-    assert gradient_norms.describe(opened_incident()) is None
+    assert norms_by_layer.describe(opened_incident()) is None
 
 
 def test_files_without_norms_say_why_there_is_no_picture() -> None:
-    assert gradient_norms.describe(opened_incident(rows=[row(0), row(1, norm_by_layer={layer(0): None})])) == Block(
+    assert norms_by_layer.describe(opened_incident(rows=[row(0), row(1, norm_by_layer={layer(0): None})])) == Block(
         "Gradient norms by layer, before the reduction",
         notes=("No rank recorded norms by layer, as with --nanguard-norms bucket, so there is nothing to draw.",),
     )
@@ -27,8 +27,8 @@ def test_files_without_norms_say_why_there_is_no_picture() -> None:
 def test_norms_of_a_scaled_loss_are_said_to_be_scaled() -> None:
     rows = [row(0, norm_by_layer={layer(0): 1.0})]
     scaled = "all norms are multiplied by the loss scale 1024"
-    assert described(gradient_norms.describe, opened_incident(rows=rows, loss_scale=1024.0)).notes[1:] == (scaled,)
-    assert described(gradient_norms.describe, opened_incident(rows=rows, loss_scale=1.0)).notes[1:] == ()
+    assert described(norms_by_layer.describe, opened_incident(rows=rows, loss_scale=1024.0)).notes[1:] == (scaled,)
+    assert described(norms_by_layer.describe, opened_incident(rows=rows, loss_scale=1.0)).notes[1:] == ()
 
 
 def test_layers_stand_in_forward_order_with_the_ranks_that_are_bad() -> None:
@@ -40,7 +40,7 @@ def test_layers_stand_in_forward_order_with_the_ranks_that_are_bad() -> None:
         row(1, norm_by_layer={"embedding": 2.0, layer(2): math.nan}),
     ]
 
-    assert gradient_norms.describe(opened_incident(rows=rows)) == Block(
+    assert norms_by_layer.describe(opened_incident(rows=rows)) == Block(
         "Gradient norms by layer, before the reduction",
         bars=(
             Bar("embedding", 2.0, "2"),
@@ -57,7 +57,7 @@ def test_neighbours_that_are_bad_alike_share_a_bar_where_there_are_many() -> Non
     norms: dict[str, float | None] = {layer(number): float(number) for number in range(96)}
     norms[layer(4)] = math.nan
 
-    bars = described(gradient_norms.describe, opened_incident(rows=[row(0, norm_by_layer=norms)])).bars
+    bars = described(norms_by_layer.describe, opened_incident(rows=[row(0, norm_by_layer=norms)])).bars
 
     assert [(bar.label, bar.text) for bar in bars[:4]] == [
         ("decoder.layers.0 to 2", "2"),
