@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from megatron_nanguard.diagnosis.advice import advise
 from megatron_nanguard.diagnosis.case import Case
-from megatron_nanguard.diagnosis.health import worth_telling
+from megatron_nanguard.diagnosis.health import relevant_health
 from megatron_nanguard.diagnosis.history import bears_on
 from megatron_nanguard.diagnosis.joining.join import Joined, join
 from megatron_nanguard.diagnosis.verdict import verdict
@@ -37,7 +37,7 @@ def conclude(
         host_options: values of Megatron's options that bear on the next experiment, as far as they are known.
     """
     incident = trace_back(incident, traces)
-    incident = replace(incident, health=worth_telling(incident))
+    incident = replace(incident, health=relevant_health(incident))
     incident = replace(incident, summary=_extended_summary(incident))
     case = Case(incident, tuple(one for one in earlier if bears_on(one, incident)), dict(host_options or {}))
     judged = replace(incident, causes=verdict(case), advice=advise(case))

@@ -1,8 +1,8 @@
-"""What the hardware's own readings prove, asked by several rules alike.
+"""What the readings of the hardware prove, for all rules.
 
 An uncorrectable error since the start of the run, on the device where it began, outweighs everything; on another device
-it says little. Errors that were mended left the data as it was: they, and lowered clocks, are hints at most. Silence
-proves nothing: most wrong results of a device leave no trace in its counters.
+it says little. Corrected errors left the data as it was: they, and lowered clocks, are hints. Without any report
+nothing is proved: most wrong results of a device do not show in its counters.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ from typing import Final, NamedTuple
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import is_always_bad
-from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
+from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.health import DeviceHealth, HealthDifference, Severity
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 
 OUTWEIGHS: Final = 12.0
-"""More than all that a rule can lay against it."""
+"""More than all facts together that a rule can hold against a cause."""
 REPORTED_CEILING: Final = 0.99
-"""Just above every other cause."""
-LITTLE: Final = 0.5
+"""Ceiling of a cause that the device reports itself; just above that of every other cause."""
 HINTS: Final[dict[Severity, Phrase]] = {
     "corrected": phrase("the device of rank {rank} reports errors that were corrected: {change}"),
     "throttle": phrase("the device of rank {rank} reports lowered clocks: {change}"),
 }
 
-LISTED_ACCUSED: Final = 8
-"""Ranks that are told of where nobody knows which of them it began on."""
 
-
-class Report(NamedTuple):
+class ReportedChange(NamedTuple):
     """A change on the device, or the host, of one rank."""
 
     health: DeviceHealth
@@ -46,40 +42,34 @@ class Report(NamedTuple):
         return phrase("{what} from {before} to {now}", what=changed.what, before=changed.before, now=changed.now)
 
 
-def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[Report]:
-    """The changes of one severity on any rank that told of some."""
+def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[ReportedChange]:
+    """The changes of one severity, on all ranks."""
     for health in case.incident.health:
         for difference in health.differences:
             if (difference.severity, difference.part) == (severity, part):
-                yield Report(health, difference)
+                yield ReportedChange(health, difference)
 
 
-def accused(case: Case) -> frozenset[int]:
-    """The ranks where it began; where that is not known those that were bad before the reduction."""
-    began = {rank for origin in case.incident.origin for rank in origin.members}
-    return frozenset(began or case.incident.ranks.bad_before)
-
-
-def lost_data(case: Case) -> tuple[Report, ...]:
-    """The uncorrectable errors on the devices of accused ranks."""
+def lost_data(case: Case) -> tuple[ReportedChange, ...]:
+    """The uncorrectable errors on the devices of suspect ranks."""
     ranks = case.suspect_ranks
     return tuple(report for report in changes(case, "uncorrectable") if report.health.rank in ranks)
 
 
 def came_back(case: Case) -> bool:
-    """Whether the fault was there again when the step, or the accused call, was run again."""
+    """Whether the fault was there again when the step, or the suspect call, was run again."""
     return case.came_back("plain") == "yes" or any(map(is_always_bad, case.usable_calls))
 
 
 def was_read(case: Case) -> bool:
-    """Whether the device of an accused rank was asked and told something."""
+    """Whether the device of a suspect rank gave any reading."""
     ranks = case.suspect_ranks
     mine = [health for health in case.incident.health if health.rank in ranks]
     return any(reading.part == "device" for health in mine for reading in health.readings)
 
 
-def weigh_lost_data(case: Case, reports: Collection[Report], scales: Scales) -> None:
-    """Lay uncorrectable errors of accused devices, if there are any, into the scales of a cause in hardware."""
+def weigh_lost_data(case: Case, reports: Collection[ReportedChange], scales: Scales) -> None:
+    """Weigh the uncorrectable errors of suspect devices, if there are any, for a cause in hardware."""
     if not reports:
         return
     reporting = {report.health.rank for report in reports}
@@ -89,68 +79,71 @@ def weigh_lost_data(case: Case, reports: Collection[Report], scales: Scales) -> 
         scales.not_tested(phrase("whether it began on {ranks}", ranks=name_ranks(sorted(reporting))))
     if unexplained := _unexplained(case, reporting):
         weight = STRONG
-        told = phrase("it began on {ranks} too, where no device reports such an error", ranks=name_ranks(unexplained))
-        scales.speaks_against(STRONG, told)
+        fact = phrase("it began on {ranks} too, where no device reports such an error", ranks=name_ranks(unexplained))
+        scales.speaks_against(STRONG, fact)
     for report in reports:
-        told = phrase(
+        fact = phrase(
             "the device of rank {rank} itself reports an uncorrectable error since the start of the run: {change}",
             rank=report.health.rank,
             change=report.words(),
         )
-        scales.speaks_for(weight, told, "reported")
+        scales.speaks_for(weight, fact, "reported")
 
 
 def _unexplained(case: Case, reporting: set[int]) -> list[int]:
-    """Ranks with an origin of their own; a communication is explained by any of its members."""
+    """The ranks with an origin that no reporting device explains; any member explains a communication."""
     members = [set(origin.members) for origin in case.incident.origin]
     return sorted(rank for ranks in members if not ranks & reporting for rank in ranks)
 
 
 def weigh_hints(case: Case, scales: Scales) -> None:
-    """Lay mended errors and lowered clocks of accused devices, and memory errors of their hosts, into the scales."""
+    """Weigh corrected errors and lowered clocks of suspect devices, and memory errors of their hosts."""
     ranks = case.suspect_ranks
     for severity, words in HINTS.items():
         for report in changes(case, severity):
             if report.health.rank in ranks:
-                told = words.format(rank=report.health.rank, change=report.words())
-                scales.speaks_for(HINT, told, "hint")
+                fact = words.format(rank=report.health.rank, change=report.words())
+                scales.speaks_for(HINT, fact, "hint")
     for report in changes(case, "uncorrectable", "host"):
         if report.health.rank in ranks:
-            told = phrase(
+            fact = phrase(
                 "the host of rank {rank} lost data in its own memory: {change}",
                 rank=report.health.rank,
                 change=report.words(),
             )
-            scales.speaks_for(HINT, told, "host")
+            scales.speaks_for(HINT, fact, "host")
 
 
 def weigh_elsewhere(case: Case, scales: Scales) -> None:
-    """Lay an uncorrectable error on a device where it did not begin into the scales: it weighs little."""
+    """Weigh an uncorrectable error on a device where it did not begin, which says little."""
     ranks = case.suspect_ranks
     for report in changes(case, "uncorrectable"):
         if report.health.rank not in ranks:
-            told = phrase(
+            fact = phrase(
                 "the device of rank {rank}, where it did not begin, reports an uncorrectable error: {change}",
                 rank=report.health.rank,
                 change=report.words(),
             )
-            scales.speaks_for(LITTLE, told, "elsewhere")
+            scales.speaks_for(SLIGHT, fact, "elsewhere")
 
 
-def worth_telling(incident: Incident) -> tuple[DeviceHealth, ...]:
-    """The hardware of the ranks where it began, then of those with something new, then of one healthy peer."""
+def relevant_health(incident: Incident) -> tuple[DeviceHealth, ...]:
+    """Choose the hardware that the incident names: where it began, where something changed, and one healthy peer.
+
+    Where no origin is known, at most 8 of the ranks that were bad before the reduction count as those where it began.
+    """
     began = {rank for origin in incident.origin for rank in origin.members}
     candidates = began or set(incident.ranks.bad_before)
     first = [health for health in incident.health if health.rank in candidates]
     if not began:
-        first = first[:LISTED_ACCUSED]
-    with_news = [health for health in incident.health if health.has_news and health not in first]
-    with_news.sort(key=lambda health: not health.has_lost_data)
+        first = first[:8]
+    changed = [health for health in incident.health if health.has_news and health not in first]
+    changed.sort(key=lambda health: not health.has_lost_data)
     healthy = [health for health in incident.health if health.rank not in candidates and is_healthy(health)]
     clean = set(incident.ranks.clean)
-    return (*first, *with_news, *sorted(healthy, key=lambda health: health.rank not in clean)[:1])
+    return (*first, *changed, *sorted(healthy, key=lambda health: health.rank not in clean)[:1])
 
 
 def is_healthy(health: DeviceHealth) -> bool:
-    """Whether a device was read and tells of nothing new."""
+    """Whether a device gave readings and nothing changed."""
     return bool(health.readings) and not health.differences

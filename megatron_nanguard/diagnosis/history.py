@@ -70,20 +70,20 @@ def weigh_places(case: Case, scales: Scales, *, is_lasting: bool) -> None:
         else:
             scales.speaks_against(SLIGHT, words, "history")
     for earlier in same_step_elsewhere(case):
-        told = phrase(
+        fact = phrase(
             "{when} was bad too, on other devices ({ranks} there)",
             when=_when(earlier, case),
             ranks=name_ranks(_ranks(earlier)),
         )
-        scales.speaks_against(STRONG, told, "same step")
+        scales.speaks_against(STRONG, fact, "same step")
     for earlier in with_other_data(case):
         if _is_elsewhere(earlier, case):
-            told = phrase(
+            fact = phrase(
                 "{when} was bad on {ranks}, on other devices",
                 when=_when(earlier, case),
                 ranks=name_ranks(_ranks(earlier)),
             )
-            scales.speaks_against(HINT, told, "elsewhere")
+            scales.speaks_against(HINT, fact, "elsewhere")
 
 
 def _ranks(earlier: Incident) -> tuple[int, ...]:

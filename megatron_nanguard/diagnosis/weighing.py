@@ -1,7 +1,7 @@
 """Weigh facts for and against one cause.
 
-Weights are steps of log odds: 1 is a hint, 2 is strong, 4 all but settles it. A cause starts from how common it is in
-the field, where hardware is rare and memory that nobody wrote is not.
+Weights are steps of log odds: 1 is a hint, 2 is strong, 4 almost settles it. The prior of a cause says how common it is
+in the field, where faults of hardware are rare and reads of unwritten memory are not.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ STRONG = 2.0
 DECISIVE = 4.0
 
 CEILING = 0.98
-"""The most that rules alone can make sure of."""
+"""The highest confidence that a rule can give."""
 
 LISTED_FACTS = 3
-"""Facts of one kind that are told; the others are counted."""
+"""Facts of one kind that are listed; the others are counted."""
 
 
-class _Pan:
-    """Facts on one side. A hundred facts of one kind weigh as much as the heaviest: they are seldom independent."""
+class _Side:
+    """The facts for, or against. Facts of one kind are seldom independent: they weigh as much as the heaviest one."""
 
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}
@@ -41,47 +41,47 @@ class _Pan:
         return sum(self._weights.values())
 
     def facts(self) -> tuple[str, ...]:
-        told = []
+        listed = []
         for facts in self._facts.values():
-            told += facts[:LISTED_FACTS]
+            listed += facts[:LISTED_FACTS]
             if len(facts) > LISTED_FACTS:
-                told.append(phrase("and {more} more like it", more=len(facts) - LISTED_FACTS))
-        return tuple(told)
+                listed.append(phrase("and {more} more like it", more=len(facts) - LISTED_FACTS))
+        return tuple(listed)
 
 
 class Scales:
-    """Two pans for one cause.
+    """The facts for and against one cause, with their weights.
 
     Args:
         cause: which one.
         prior: log odds before any fact is seen.
-        ceiling: the most that this kind of evidence can make sure of.
+        ceiling: the highest confidence that this kind of facts allows.
     """
 
     def __init__(self, cause: Cause, prior: float = -1.5, ceiling: float = CEILING) -> None:
         self._cause = cause
         self._prior = prior
         self._ceiling = ceiling
-        self._for = _Pan()
-        self._against = _Pan()
+        self._for = _Side()
+        self._against = _Side()
         self._not_tested: list[str] = []
 
     def speaks_for(self, weight: float, fact: str, kind: str = "") -> None:
-        """Lay a fact into the pan for the cause.
+        """Add a fact that speaks for the cause.
 
         Args:
             weight: SLIGHT, HINT, STRONG or DECISIVE.
             fact: with rank, operator and numbers.
-            kind: facts that are said of several ranks or calls alike share one; else the fact stands alone.
+            kind: shared by facts that say the same of several ranks or calls; the fact itself where it is empty.
         """
         self._for.add(weight, fact, kind or fact)
 
     def speaks_against(self, weight: float, fact: str, kind: str = "") -> None:
-        """Lay a fact into the pan against it; arguments as above."""
+        """Add a fact that speaks against it; arguments as above."""
         self._against.add(weight, fact, kind or fact)
 
     def not_tested(self, what: str) -> None:
-        """Say what would bear on the cause and was not tried."""
+        """Add what would bear on the cause and was not tried."""
         if what not in self._not_tested and len(self._not_tested) < LISTED_FACTS:
             self._not_tested.append(what)
 

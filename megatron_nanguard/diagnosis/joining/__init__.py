@@ -1,1 +1,1 @@
-"""The traces of all ranks joined into one story."""
+"""Join the traces of all ranks: where it began, in which order, and which communication infected which rank."""

@@ -1,4 +1,4 @@
-"""How ranks, groups and places read in a sentence of the diagnosis."""
+"""Name channels, messages and places in the sentences of the diagnosis."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ChannelNames:
         self._axes: dict[Channel, str] = {}
 
     def __getitem__(self, channel: Channel) -> str:
-        """Each is put into words once: its ranks may be many."""
+        """Name a channel; each is named once, since its ranks may be many."""
         if channel not in self._known:
             self._known[channel] = self._words(channel)
         return self._known[channel]

@@ -1,9 +1,9 @@
-"""The traces of all ranks into one story: where it began, and who was infected by what.
+"""Join the traces of all ranks: where it began, and which communication infected which rank.
 
     origin   rank 5, backward of micro-batch 2, decoder.layers.3.mlp, log -> nan
     infected rank 4 by TP all-reduce (tensor-parallel group of pp1 dp0, ranks 4, 5) from 5
 
-Any subset of the ranks can be joined; what a missing one would have told is said.
+Any subset of the ranks can be joined; the notes say what a missing one leaves open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from megatron_nanguard.diagnosis.joining import origins
 from megatron_nanguard.diagnosis.joining.channel_names import ChannelNames, name_message, name_place
-from megatron_nanguard.diagnosis.joining.matched_messages import Traffic
+from megatron_nanguard.diagnosis.joining.matched_messages import MatchedMessages
 from megatron_nanguard.diagnosis.joining.order import Dated, earliest_first
 from megatron_nanguard.diagnosis.joining.walk_back import Unseen, Walked, walk_back
 from megatron_nanguard.records.incident import Infected, Origin
@@ -46,15 +46,15 @@ _Words = TypeVar("_Words", str, Phrase, int)
 
 @dataclass(frozen=True)
 class Joined:
-    """What the traces tell together.
+    """What the traces show together.
 
     Attributes:
         origins: where it began; several when they are independent, earliest first.
         infected: ranks that went bad through communication alone, each with the first that did it.
         also_infected: further communications that alone made gradients bad on ranks that were bad already.
-        untouched: ranks that no bad value came to, by any communication that was traced.
-        only_gradients: it went from rank to rank with gradients of weights alone.
-        notes: what could not be told, and why.
+        untouched: ranks to which no traced communication brought a bad value.
+        only_gradients: bad values went from rank to rank only in gradients of weights.
+        notes: what is not known, and why.
     """
 
     origins: tuple[Origin, ...] = ()
@@ -73,24 +73,24 @@ def join(traces: Sequence[RankTrace], missing: Collection[int] = ()) -> Joined:
         missing: ranks known to have no trace.
     """
     by_rank = {trace.rank: trace for trace in sorted(traces, key=lambda trace: trace.rank) if not trace.broken}
-    traffic = Traffic(by_rank)
+    matched = MatchedMessages(by_rank)
     names = ChannelNames({rank: trace.coords for rank, trace in by_rank.items()})
-    walked = walk_back(by_rank, traffic)
-    found = _origins(by_rank, traffic, walked, names)
+    walked = walk_back(by_rank, matched)
+    found = _origins(by_rank, matched, walked, names)
     chosen = sorted(found, key=lambda dated: (dated.event, dated.origin.rank))[:LISTED_ORIGINS]
-    innocent = _innocent(by_rank, traffic, walked)
-    infections = {rank: messages[0] for rank, messages in innocent.items()}
+    arrivals_of = _bad_arrivals(by_rank, matched, walked)
+    infections = {rank: messages[0] for rank, messages in arrivals_of.items()}
     of_origin = {rank for dated in found for rank in dated.origin.members}
     infected = [rank for rank in infections if rank not in of_origin]
     return Joined(
-        origins=tuple(dated.origin for dated in earliest_first(chosen, by_rank, traffic)),
-        infected=tuple(_infected(rank, infections[rank], traffic, names) for rank in infected[:LISTED_INFECTED]),
-        also_infected=tuple(islice(_later(by_rank, innocent, of_origin, traffic, names), LISTED_INFECTED)),
+        origins=tuple(dated.origin for dated in earliest_first(chosen, by_rank, matched)),
+        infected=tuple(_infected(rank, infections[rank], matched, names) for rank in infected[:LISTED_INFECTED]),
+        also_infected=tuple(islice(_later(by_rank, arrivals_of, of_origin, matched, names), LISTED_INFECTED)),
         untouched=_untouched(by_rank, {*infections, *of_origin}, walked),
         only_gradients=bool(infections) and all(one.carries == "gradients" for one in infections.values()),
         notes=(
             *_lost(traces, missing, walked),
-            *_also_reached(_kinds(_from_outside(infections, found, traffic), traffic, names), of_origin),
+            *_also_reached(_kinds(_from_outside(infections, found, matched), matched, names), of_origin),
             *_blind(walked, found),
             *_special(by_rank),
             *_without_effect(by_rank, found),
@@ -100,14 +100,16 @@ def join(traces: Sequence[RankTrace], missing: Collection[int] = ()) -> Joined:
     )
 
 
-def _origins(traces: Mapping[int, RankTrace], traffic: Traffic, walked: Walked, names: ChannelNames) -> list[Dated]:
+def _origins(
+    traces: Mapping[int, RankTrace], matched: MatchedMessages, walked: Walked, names: ChannelNames
+) -> list[Dated]:
     found = [
         Dated(traces[rank].origins[index].event, origins.traced(traces[rank], traces[rank].origins[index]))
         for rank, index in walked.origins
     ]
     for key in walked.spoiled:
-        arrived = traffic.arrivals(key)
-        spoiled = origins.spoiled(arrived, traces, names[traffic.channel(key)])
+        arrived = matched.arrivals(key)
+        spoiled = origins.spoiled(arrived, traces, names[matched.channel(key)])
         found.append(Dated(arrived[spoiled.rank].event, spoiled))
     explained = {rank for rank, _ in (*walked.origins, *walked.arrivals)}
     for unseen in _first_unseen(walked):
@@ -119,52 +121,54 @@ def _origins(traces: Mapping[int, RankTrace], traffic: Traffic, walked: Walked, 
 
 
 def _first_unseen(walked: Walked) -> Iterator[Unseen]:
-    """The first of each rank: what nobody was seen to write is mostly the wake of one write."""
-    told = set()
+    """The first of each rank; the later ones mostly follow from the first."""
+    seen = set()
     for unseen in sorted(walked.unseen, key=lambda one: (one.rank, one.event is None, one.event or 0, one.what)):
-        if unseen.rank not in told:
-            told.add(unseen.rank)
+        if unseen.rank not in seen:
+            seen.add(unseen.rank)
             yield unseen
 
 
-def _innocent(traces: Mapping[int, RankTrace], traffic: Traffic, walked: Walked) -> dict[int, list[Message]]:
-    """For every rank its bad arrivals that came while what it sent was finite, earliest first."""
-    innocent: dict[int, list[Message]] = defaultdict(list)
+def _bad_arrivals(
+    traces: Mapping[int, RankTrace], matched: MatchedMessages, walked: Walked
+) -> dict[int, list[Message]]:
+    """For every rank the bad arrivals of messages in which it had sent finite values, earliest first."""
+    arrivals_of: dict[int, list[Message]] = defaultdict(list)
     for rank, index in walked.arrivals:
         message = traces[rank].arrivals[index]
-        if message.sent == "finite" and traffic.key(rank, message) not in walked.spoiled:
-            innocent[rank].append(message)
-    return {rank: sorted(innocent[rank], key=lambda message: message.event) for rank in sorted(innocent)}
+        if message.sent == "finite" and matched.key(rank, message) not in walked.spoiled:
+            arrivals_of[rank].append(message)
+    return {rank: sorted(arrivals_of[rank], key=lambda message: message.event) for rank in sorted(arrivals_of)}
 
 
 def _later(
     traces: Mapping[int, RankTrace],
-    innocent: Mapping[int, Sequence[Message]],
+    arrivals_of: Mapping[int, Sequence[Message]],
     of_origin: Collection[int],
-    traffic: Traffic,
+    matched: MatchedMessages,
     names: ChannelNames,
 ) -> Iterator[Infected]:
-    """What came to ranks that were bad already, as the gradients of tied embeddings do, and made further ones bad.
+    """Communications that made gradients bad on ranks that were bad already, as those of tied embeddings do.
 
-    What goes the same way as the first, such as the next bucket of gradients, is not told again.
+    What comes on the same channel as the first, such as the next bucket of gradients, is left out.
     """
-    for rank, messages in innocent.items():
+    for rank, messages in arrivals_of.items():
         known = set() if rank in of_origin else {messages[0].channel}
         for message in [message for message in messages if message.channel not in known]:
             cause = CauseLink("arrival", traces[rank].arrivals.index(message))
             gradients = [name for sink in traces[rank].sinks if sink.causes == (cause,) for name in sink.names]
             if gradients:
-                told = _infected(rank, message, traffic, names)
-                yield replace(told, gradients=tuple(gradients[:LISTED_GRADIENTS]))
+                later = _infected(rank, message, matched, names)
+                yield replace(later, gradients=tuple(gradients[:LISTED_GRADIENTS]))
 
 
-def _infected(rank: int, message: Message, traffic: Traffic, names: ChannelNames) -> Infected:
-    key = traffic.key(rank, message)
-    senders = (sender for sender in traffic.bad_senders(key) if sender != rank)
+def _infected(rank: int, message: Message, matched: MatchedMessages, names: ChannelNames) -> Infected:
+    key = matched.key(rank, message)
+    senders = (sender for sender in matched.bad_senders(key) if sender != rank)
     return Infected(
         rank=rank,
-        by=names.kind(message, traffic.channel(key)),
-        group=names[traffic.channel(key)],
+        by=names.kind(message, matched.channel(key)),
+        group=names[matched.channel(key)],
         from_ranks=tuple(islice(senders, LISTED_SOURCES)),
         first_used=name_place(message.first_used) if message.first_used else None,
         call=name_message(message),
@@ -185,19 +189,21 @@ def _lost(traces: Sequence[RankTrace], missing: Collection[int], walked: Walked)
         yield CUT.format(ranks=name_ranks(ranks))
 
 
-def _from_outside(infections: Mapping[int, Message], found: Sequence[Dated], traffic: Traffic) -> dict[int, Message]:
-    """Without what the members of a shared origin, such as a collective, sent each other afterwards."""
+def _from_outside(
+    infections: Mapping[int, Message], found: Sequence[Dated], matched: MatchedMessages
+) -> dict[int, Message]:
+    """Leave out what the members of a shared origin, such as a collective, sent each other afterwards."""
     shared = [set(dated.origin.ranks) for dated in found if len(dated.origin.ranks) > 1]
     return {
         rank: message
         for rank, message in infections.items()
-        if not any({rank, *traffic.bad_senders(traffic.key(rank, message))} <= ranks for ranks in shared)
+        if not any({rank, *matched.bad_senders(matched.key(rank, message))} <= ranks for ranks in shared)
     }
 
 
-def _kinds(infections: Mapping[int, Message], traffic: Traffic, names: ChannelNames) -> dict[int, str]:
+def _kinds(infections: Mapping[int, Message], matched: MatchedMessages, names: ChannelNames) -> dict[int, str]:
     return {
-        rank: names.kind(message, traffic.channel(traffic.key(rank, message))) for rank, message in infections.items()
+        rank: names.kind(message, matched.channel(matched.key(rank, message))) for rank, message in infections.items()
     }
 
 
@@ -208,10 +214,10 @@ def _also_reached(infections: Mapping[int, str], of_origin: Collection[int]) -> 
 
 
 def _blind(walked: Walked, found: Sequence[Dated]) -> Iterator[str]:
-    """Gradients without a known writer on ranks that are explained otherwise."""
-    accused = {(dated.origin.rank, dated.origin.operator) for dated in found}
+    """Gradients without a known writer on ranks that have another explanation."""
+    origins_of = {(dated.origin.rank, dated.origin.operator) for dated in found}
     numbers = Counter(unseen.rank for unseen in walked.unseen)
-    explained = [(rank, n) for rank, n in sorted(numbers.items()) if (rank, origins.UNSEEN_WRITER) not in accused]
+    explained = [(rank, n) for rank, n in sorted(numbers.items()) if (rank, origins.UNSEEN_WRITER) not in origins_of]
     for number, ranks in _by_words(explained):
         yield BLIND.format(ranks=name_ranks(ranks), number=number)
 
@@ -227,14 +233,14 @@ def _special(traces: Mapping[int, RankTrace]) -> Iterator[str]:
 
 
 def _untouched(traces: Mapping[int, RankTrace], touched: Collection[int], walked: Walked) -> tuple[int, ...]:
-    """The ranks that no bad value came to; none are named where something of the way is not known."""
+    """The ranks that no bad value came to; empty where a part of the path is not known."""
     if not touched or walked.beyond or walked.cut:
         return ()
     return tuple(sorted(traces.keys() - set(touched) - {rank for rank, _ in walked.arrivals}))
 
 
 def _without_effect(traces: Mapping[int, RankTrace], found: Sequence[Dated]) -> Iterator[str]:
-    """What was bad or infinite where no origin was found."""
+    """Bad and infinite events that led nowhere, where no origin was found."""
     if found:
         return
     if contained := sum(trace.num_contained for trace in traces.values()):
@@ -243,10 +249,10 @@ def _without_effect(traces: Mapping[int, RankTrace], found: Sequence[Dated]) -> 
         yield phrase("infinities that were meant, such as those of a mask: {number}", number=meant)
 
 
-def _by_words(told: Iterable[tuple[int, _Words]]) -> Iterator[tuple[_Words, list[int]]]:
-    """Ranks of which the same is to be said."""
+def _by_words(pairs: Iterable[tuple[int, _Words]]) -> Iterator[tuple[_Words, list[int]]]:
+    """Group the ranks of which the same words are said."""
     ranks: dict[_Words, list[int]] = {}
-    for rank, words in told:
+    for rank, words in pairs:
         ranks.setdefault(words, []).append(rank)
     yield from ranks.items()
 

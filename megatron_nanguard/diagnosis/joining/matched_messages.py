@@ -1,4 +1,4 @@
-"""Which communications of different ranks are one: by channel and running number, without any clock.
+"""Match the messages of different ranks that are one communication, by channel and running number, without any clock.
 
 The order of communications on one channel is the same on all its members, and so is the number.
 """
@@ -14,7 +14,7 @@ from megatron_nanguard.records.trace import LISTED_DEPARTURES, Message, RankTrac
 
 
 class Key(NamedTuple):
-    """What a communication is called alike on all its members.
+    """A communication, named alike on all its members.
 
     Attributes:
         channel: position in the channels of all ranks; their ranks may be many, so that each is looked up once.
@@ -25,7 +25,7 @@ class Key(NamedTuple):
     number: int
 
 
-class Traffic:
+class MatchedMessages:
     """The bad communications of all ranks.
 
     Args:
@@ -55,18 +55,18 @@ class Traffic:
             self._last[rank] = dict(keys)
 
     def _keep_sender(self, rank: int, message: Message) -> None:
-        """A collective in place stands among departures and arrivals: the one that says more is kept."""
+        """Keep the one with more causes: a collective in place is listed both as departure and as arrival."""
         senders = self._senders[self.key(rank, message)]
         known = senders.get(rank)
         if known is None or len(message.causes) > len(known.causes):
             senders[rank] = message
 
     def key(self, rank: int, message: Message) -> Key:
-        """What a message of a rank is called on all ranks."""
+        """The name of a message that all ranks share."""
         return Key(self._numbers[rank][message.channel], message.number)
 
     def channel(self, key: Key) -> Channel:
-        """Between which ranks a communication goes."""
+        """The ranks between which a communication goes."""
         return self._channels[key.channel]
 
     def bad_senders(self, key: Key) -> Mapping[int, Message]:
@@ -77,12 +77,12 @@ class Traffic:
         """The members on which the result was bad; in the order of ranks."""
         return self._arrived.get(key, {})
 
-    def unheard(self, key: Key) -> Iterator[int]:
-        """Members that may have sent bad values without our knowing."""
+    def unknown_senders(self, key: Key) -> Iterator[int]:
+        """Members that may have sent bad values although no trace says so."""
         for rank in self.channel(key).senders:
             if rank not in self._traces or self._may_be_cut(rank, key):
                 yield rank
 
     def _may_be_cut(self, rank: int, key: Key) -> bool:
-        """Lists hold the earliest: with a later message of the channel listed, none is missing before it."""
+        """A cut list holds the earliest messages: none is missing before a later one of the same channel."""
         return rank in self._last and self._last[rank].get(key.channel, -1) <= key.number

@@ -1,4 +1,4 @@
-"""Which of several origins came first: by messages between the ranks where they tell, else by running number."""
+"""Order several origins in time: by the messages between the ranks, and by running number where no message decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from megatron_nanguard.diagnosis.joining.matched_messages import Key, Traffic
+from megatron_nanguard.diagnosis.joining.matched_messages import Key, MatchedMessages
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.trace import RankTrace
 
@@ -18,18 +18,18 @@ class Dated(NamedTuple):
     origin: Origin
 
 
-def earliest_first(found: Sequence[Dated], traces: Mapping[int, RankTrace], traffic: Traffic) -> list[Dated]:
+def earliest_first(found: Sequence[Dated], traces: Mapping[int, RankTrace], matched: MatchedMessages) -> list[Dated]:
     """Sort origins so that none stands behind one that happened after it.
 
     Args:
         found: in any order.
         traces: by rank.
-        traffic: their messages, which tell what happened before what on different ranks.
+        matched: their messages, which order events on different ranks.
     """
     by_number = sorted(found, key=lambda dated: (dated.event, dated.origin.rank))
     if len(by_number) < 2:
         return by_number
-    before = _Clock(by_number, traces, traffic).run()
+    before = _Clock(by_number, traces, matched).run()
     left = list(range(len(by_number)))
     ordered = []
     while left:
@@ -60,14 +60,15 @@ SENDS, BEGINS, ARRIVES = range(3)
 
 
 class _Clock:
-    """Lets all ranks run through their moments, each as far as what it waits for has been sent.
+    """Run all ranks through their moments in parallel; a rank waits until what it receives has been sent.
 
-    What a rank can know of is kept as one bit per origin, and handed on with every message: one pass for all origins.
+    A rank keeps one bit per origin that happened before its present moment. Every message carries the bits of its
+    senders, so that one pass orders all origins.
     """
 
-    def __init__(self, found: Sequence[Dated], traces: Mapping[int, RankTrace], traffic: Traffic) -> None:
+    def __init__(self, found: Sequence[Dated], traces: Mapping[int, RankTrace], matched: MatchedMessages) -> None:
         self._to_send: Counter[Key] = Counter()
-        self._moments = {rank: self._messages(rank, trace, traffic) for rank, trace in traces.items()}
+        self._moments = {rank: self._messages(rank, trace, matched) for rank, trace in traces.items()}
         for number, dated in enumerate(found):
             self._moments[dated.origin.rank].append(_Moment(dated.event, BEGINS, None, number))
         for moments in self._moments.values():
@@ -77,20 +78,20 @@ class _Clock:
         self._waiting: dict[Key, list[int]] = {}
         self._before = [0] * len(found)
 
-    def _messages(self, rank: int, trace: RankTrace, traffic: Traffic) -> list[_Moment]:
-        sent = {traffic.key(rank, message): message.event for message in (*trace.departures, *trace.arrivals)}
+    def _messages(self, rank: int, trace: RankTrace, matched: MatchedMessages) -> list[_Moment]:
+        sent = {matched.key(rank, message): message.event for message in (*trace.departures, *trace.arrivals)}
         self._to_send.update(sent.keys())
-        arrived = [(message.event, traffic.key(rank, message)) for message in trace.arrivals]
+        arrived = [(message.event, matched.key(rank, message)) for message in trace.arrivals]
         return [_Moment(event, SENDS, key) for key, event in sent.items()] + [
             _Moment(event, ARRIVES, key) for event, key in arrived
         ]
 
     def run(self) -> list[int]:
-        """For every origin the others that it can know of, as bits."""
+        """For every origin, as bits, the others that happened before it."""
         ready = list(self._moments)
         while ready or self._waiting:
             if not ready:
-                # Calls that return at once may cross on different ranks; then one goes on without the others.
+                # Asynchronous calls may cross on different ranks, which would wait for each other: let one go on.
                 key = next(iter(self._waiting))
                 self._to_send[key] = 0
                 ready = self._waiting.pop(key)
@@ -98,7 +99,7 @@ class _Clock:
         return self._before
 
     def _go_on(self, rank: int) -> list[int]:
-        """Up to the next message that others have yet to send; gives back whom that let go on."""
+        """Go on to the next message that is not sent yet; give back the ranks that may go on now."""
         moments, woken = self._moments[rank], []
         while moments:
             _, what, key, origin = moments[-1]

@@ -1,4 +1,4 @@
-"""An origin as the incident tells it, from what a rank traced or from what several ranks show together."""
+"""Make the origins of an incident from what one rank traced, or from what several ranks show together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.trace import GRADIENT_OF, Message, OriginKind, RankTrace, TensorFacts, TracedOrigin
 
 UNSEEN_WRITER: Final = phrase("unseen writer")
-"""Stands for the operator where something that the dispatcher does not see has written."""
+"""Takes the place of the operator where something that the dispatcher does not see has written."""
 
 COLLECTIVE: Final = phrase("collective number {number} of {between} in this step (from 0)")
 MESSAGE: Final = phrase("message number {number} of {between} in this step (from 0)")
@@ -93,7 +93,7 @@ def _put_in(arrived: Mapping[int, Message]) -> Iterator[TensorFacts]:
 
 
 def unseen(trace: RankTrace, found: Unseen) -> Origin:
-    """A bad gradient or message that nobody was seen to write."""
+    """A bad gradient or message whose writer the tracer did not see."""
     is_gradient = found.event is None and not found.what.startswith("loss")
     return Origin(
         rank=trace.rank,

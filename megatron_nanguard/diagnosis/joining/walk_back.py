@@ -1,7 +1,7 @@
 """Walk back from every bad gradient and loss of every rank to where it began, crossing ranks with the messages.
 
-A rank's own trace is condensed already: a sink or a message leads to origins and arrivals of the same rank. An arrival
-leads on to what its senders sent; one whose senders were all finite went bad on the way.
+The tracer has condensed each trace already: a sink or a message leads to origins and arrivals of the same rank. An
+arrival leads on to what its senders sent. If every sender was finite, it went bad on the way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from megatron_nanguard.diagnosis.joining.matched_messages import Key, Traffic
+from megatron_nanguard.diagnosis.joining.matched_messages import Key, MatchedMessages
 from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.trace import LISTED, CauseLink, Message, RankTrace
 
@@ -55,14 +55,14 @@ class Walked:
     cut: set[int] = field(default_factory=set)
 
 
-def walk_back(traces: Mapping[int, RankTrace], traffic: Traffic) -> Walked:
+def walk_back(traces: Mapping[int, RankTrace], matched: MatchedMessages) -> Walked:
     """Follow every bad value of every rank to its end.
 
     Args:
         traces: those that can be trusted, by rank.
-        traffic: their communications.
+        matched: their communications.
     """
-    walk = _Walk(traces, traffic)
+    walk = _Walk(traces, matched)
     for rank, trace in traces.items():
         for sink in trace.sinks:
             if sink.pattern != "finite":
@@ -71,9 +71,9 @@ def walk_back(traces: Mapping[int, RankTrace], traffic: Traffic) -> Walked:
 
 
 class _Walk:
-    def __init__(self, traces: Mapping[int, RankTrace], traffic: Traffic) -> None:
+    def __init__(self, traces: Mapping[int, RankTrace], matched: MatchedMessages) -> None:
         self._traces = traces
-        self._traffic = traffic
+        self._matched = matched
         self._walked = Walked()
         self._todo: list[Key] = []
         self._met: set[Key] = set()
@@ -93,11 +93,11 @@ class _Walk:
             reached = self._walked.origins if cause.to == "origin" else self._walked.arrivals
             place = (rank, cause.index)
             if cause.to == "arrival" and place not in reached:
-                self._meet(self._traffic.key(rank, trace.arrivals[cause.index]))
+                self._meet(self._matched.key(rank, trace.arrivals[cause.index]))
             reached.add(place)
 
     def _meet(self, key: Key) -> None:
-        """Every member of a collective leads to the same senders: once is enough."""
+        """Remember a communication to cross, once: all members of a collective lead to the same senders."""
         if key not in self._met:
             self._met.add(key)
             self._todo.append(key)
@@ -109,15 +109,15 @@ class _Walk:
             self._walked.unseen.update(unseen)
 
     def _cross(self, key: Key) -> None:
-        """Go from an arrival to what was sent."""
-        senders = self._traffic.bad_senders(key)
+        """Go from an arrival to its senders."""
+        senders = self._matched.bad_senders(key)
         for rank, message in senders.items():
             self.follow(rank, message.causes, [_unseen_message(rank, message)])
         if not senders:
-            unheard = set(self._traffic.unheard(key))
-            self._walked.beyond |= unheard - self._traces.keys()
-            self._walked.cut |= unheard & self._traces.keys()
-            if not unheard:
+            unknown = set(self._matched.unknown_senders(key))
+            self._walked.beyond |= unknown - self._traces.keys()
+            self._walked.cut |= unknown & self._traces.keys()
+            if not unknown:
                 self._walked.spoiled.add(key)
 
 

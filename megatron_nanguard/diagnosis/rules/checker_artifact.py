@@ -1,4 +1,4 @@
-"""The checker: an alarm that no gradient, loss or weight stands behind."""
+"""Our own check: an alarm although no gradient, loss or weight is bad."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Doubt ourselves where nothing bad is found, or where a part of the guard failed."""
+    """Doubt the alarm where nothing bad is found, or where a part of the guard failed."""
     scales = Scales(Cause.CHECKER_ARTIFACT, prior=-2.0)
     if case.incident.own_faults:
         scales.speaks_for(

@@ -1,4 +1,4 @@
-"""The transport: finite when it was sent, bad when it arrived."""
+"""The transport: what was sent was finite, what arrived is bad."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from megatron_nanguard.records.trace import OriginKind
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Accuse what happened between sender and receiver."""
+    """Look for communications whose result is bad although every sender was finite."""
     scales = Scales(Cause.COMMUNICATION, prior=-1.5)
     spoiled = case.origins_of(OriginKind.COMMUNICATION)
     for origin in spoiled:
-        _accuse(origin, case, scales)
+        _weigh_origin(origin, case, scales)
     if spoiled:
-        _links(case, scales)
+        _weigh_link_errors(case, scales)
     if case.incident.kind is Kind.GRADIENT_AFTER_REDUCTION and not case.incident.origin:
         scales.speaks_for(STRONG, phrase("every local gradient was finite, the reduced ones are not"))
     if spoiled and case.came_back("plain") == "no":
@@ -32,30 +32,30 @@ def judge(case: Case) -> RankedCause | None:
     return scales.reading()
 
 
-def _links(case: Case, scales: Scales) -> None:
-    """Errors of links are mended by sending again; that there are new ones is a hint."""
-    members = case.suspect_ranks
+def _weigh_link_errors(case: Case, scales: Scales) -> None:
+    """New errors on links are a hint only: the message is sent again after such an error."""
+    suspects = case.suspect_ranks
     for report in health.changes(case, "link"):
-        if report.health.rank in members:
-            told = phrase(
+        if report.health.rank in suspects:
+            fact = phrase(
                 "the device of rank {rank} counted errors on its links: {change}",
                 rank=report.health.rank,
                 change=report.words(),
             )
-            scales.speaks_for(HINT, told, "link")
+            scales.speaks_for(HINT, fact, "link")
 
 
-def _accuse(origin: Origin, case: Case, scales: Scales) -> None:
+def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
     name = case.name(origin)
     if origin_facts.is_sum_overflow(origin):
-        told = phrase("finite at every sender, Inf on arrival: {origin}, {output}", origin=name, output=origin.output)
-        scales.speaks_for(HINT, told, "sum")
+        fact = phrase("finite at every sender, Inf on arrival: {origin}, {output}", origin=name, output=origin.output)
+        scales.speaks_for(HINT, fact, "sum")
         scales.speaks_against(HINT, phrase("a sum of finite values that are too large gives the same"))
     else:
-        told = phrase(
+        fact = phrase(
             "finite at every sender, {pattern} on arrival: {origin}, {output}",
             pattern=origin.pattern,
             origin=name,
             output=origin.output,
         )
-        scales.speaks_for(DECISIVE, told, "spoiled")
+        scales.speaks_for(DECISIVE, fact, "spoiled")

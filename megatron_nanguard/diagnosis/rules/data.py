@@ -11,7 +11,7 @@ from megatron_nanguard.records.phrase import phrase
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Convict the batch by what it holds, or by the previous batch that is finite on the same state."""
+    """Look for bad values in the batch; a previous batch that is finite on the same state speaks for it too."""
     scales = Scales(Cause.DATA)
     for finding in case.audit_of("batch"):
         scales.speaks_for(
@@ -39,13 +39,13 @@ def judge(case: Case) -> RankedCause | None:
     if case.incident.zero_tokens:
         scales.speaks_for(HINT, phrase("a micro-batch without a token that counts is what set it off"))
     for earlier in history.same_step_elsewhere(case):
-        told = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.run_id)
-        scales.speaks_for(HINT, told, "again")
-    _acquit(case, scales)
+        fact = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.run_id)
+        scales.speaks_for(HINT, fact, "again")
+    _weigh_against(case, scales)
     return scales.reading()
 
 
-def _acquit(case: Case, scales: Scales) -> None:
+def _weigh_against(case: Case, scales: Scales) -> None:
     if case.incident.audited and not case.audit_of("batch"):
         scales.speaks_against(HINT, phrase("the batch as it was fetched holds no NaN or Inf"))
     if case.incident.changed_after_fetch:

@@ -1,4 +1,4 @@
-"""The training code around the model: clipping, recompute, finalizing, gathering, a copy that went wrong."""
+"""The training code around the model: clipping, recompute, finalizing, gathering, copying."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AROUND_THE_MODEL = ("finalize", "optimizer", "clip", "gather")
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Look for faults in what Megatron does between and around forward and backward."""
+    """Look for bad values that began outside of the forward and backward of the model."""
     scales = Scales(Cause.FRAMEWORK, prior=-1.5)
     for origin in case.origins_of(OriginKind.OPERATOR):
         if origin.phase in AROUND_THE_MODEL:
@@ -39,10 +39,10 @@ def judge(case: Case) -> RankedCause | None:
     if case.incident.clip_coefficient is not None and math.isnan(case.incident.clip_coefficient) and not is_bad:
         scales.speaks_for(DECISIVE, phrase("the clip coefficient is NaN though every gradient is finite"))
     for finding in case.audit_of("weight_only"):
-        told = phrase(
+        fact = phrase(
             "{name} is bad on rank {rank} only in the copy the model reads", name=finding.name, rank=finding.rank
         )
-        scales.speaks_for(HINT, told, "copy")
+        scales.speaks_for(HINT, fact, "copy")
     if case.went_away:
         scales.speaks_against(HINT, phrase("the same code was finite in the replay"))
     return scales.reading()

@@ -1,4 +1,4 @@
-"""The device, once: the same call on the same inputs was bad then and is finite now."""
+"""A passing fault of the device: the same call on the same inputs was bad then and is finite now."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 
 WITHOUT_THE_CALL = 0.4
-"""A clean replay alone is a transient, a race or chance: it never convicts the device."""
+"""Ceiling without a repeated call: a clean replay alone may be a passing fault, a race or chance."""
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Weigh a fault that went away; only the accused call itself can say more than that."""
-    again = [arbitration for arbitration in case.usable_calls if arbitration.repeats]
+    """Weigh a fault that went away. Beyond that only the suspect call, run again, says something."""
+    repeated = [call for call in case.usable_calls if call.repeats]
     reported = () if health.came_back(case) else health.lost_data(case)
-    usual = 0.9 if again else WITHOUT_THE_CALL
+    usual = 0.9 if repeated else WITHOUT_THE_CALL
     scales = Scales(Cause.HARDWARE_TRANSIENT, prior=-2.0, ceiling=health.REPORTED_CEILING if reported else usual)
     health.weigh_lost_data(case, reported, scales)
     health.weigh_elsewhere(case, scales)
@@ -27,29 +27,29 @@ def judge(case: Case) -> RankedCause | None:
     if plain == "no":
         scales.speaks_for(HINT, phrase("the same step on the same data was finite in the replay"))
         if len(case.incident.ranks.bad_before) == 1:
-            told = phrase("only rank {rank} was bad before the reduction", rank=case.incident.ranks.bad_before[0])
-            scales.speaks_for(HINT, told)
+            fact = phrase("only rank {rank} was bad before the reduction", rank=case.incident.ranks.bad_before[0])
+            scales.speaks_for(HINT, fact)
     if case.wavers:
         scales.speaks_for(HINT, phrase("there in one traced replay, gone in the next, which differs in nothing"))
-    for arbitration in again:
-        call, repeats, bad = name_call(arbitration), arbitration.repeats, arbitration.repeats_bad
+    for call in repeated:
+        name, repeats, bad = name_call(call), call.repeats, call.repeats_bad
         if bad == 0:
-            told = phrase("{call} is finite {n} times of {n} on the inputs it failed on", call=call, n=repeats)
-            scales.speaks_for(STRONG + HINT, told, "repeat")
+            fact = phrase("{call} is finite {n} times of {n} on the inputs it failed on", call=name, n=repeats)
+            scales.speaks_for(STRONG + HINT, fact, "repeat")
         elif bad < repeats:
-            told = phrase("{call} is bad {bad} times of {n} on equal inputs", call=call, bad=bad, n=repeats)
-            scales.speaks_for(STRONG + HINT, told, "sometimes")
+            fact = phrase("{call} is bad {bad} times of {n} on equal inputs", call=name, bad=bad, n=repeats)
+            scales.speaks_for(STRONG + HINT, fact, "sometimes")
         else:
-            told = phrase("{call} is bad {n} times of {n}", call=call, n=repeats)
-            scales.speaks_against(DECISIVE, told, "repeat")
-    if again or plain == "no":
+            fact = phrase("{call} is bad {n} times of {n}", call=name, n=repeats)
+            scales.speaks_against(DECISIVE, fact, "repeat")
+    if repeated or plain == "no":
         health.weigh_hints(case, scales)
     history.weigh_places(case, scales, is_lasting=False)
-    _against(case, scales)
+    _weigh_against(case, scales)
     return scales.reading()
 
 
-def _against(case: Case, scales: Scales) -> None:
+def _weigh_against(case: Case, scales: Scales) -> None:
     is_steady = case.came_back("plain") == "yes" and not case.wavers
     if is_steady and not any(each.repeats for each in case.incident.arbitrations):
         scales.speaks_against(STRONG, phrase("the fault came back in the replay"))

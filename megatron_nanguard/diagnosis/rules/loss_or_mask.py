@@ -1,4 +1,4 @@
-"""The loss or a mask: an empty denominator, a row with everything masked, an overflow in the branch not picked."""
+"""The loss or a mask: a division by no tokens, a row that is masked as a whole, an overflow in an unused branch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from megatron_nanguard.records.rank_words import name_ranks
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Look for what masks and denominators do to finite values."""
+    """Look for NaN that a mask or a denominator makes of finite values."""
     scales = Scales(Cause.LOSS_OR_MASK, prior=-1.0)
-    _empty_denominators(case, scales)
+    _weigh_empty_microbatches(case, scales)
     for origin in case.origins_in("softmax", "log_softmax", "scaled_dot_product_attention"):
         if origin.pattern == "nan" and origin.phase in ("forward", "recompute"):
             scales.speaks_for(
@@ -23,11 +23,11 @@ def judge(case: Case) -> RankedCause | None:
                 "softmax",
             )
     for origin in case.origins_in(*origin_facts.EXPONENTIAL):
-        _branch_not_picked(origin, case, scales)
+        _weigh_unused_branch(origin, case, scales)
     for origin in case.origins_in("sub", "div", "log", "mul"):
         if origin_facts.is_in_loss(origin):
-            told = phrase("it began in the loss function: {origin}", origin=case.name(origin))
-            scales.speaks_for(HINT, told, "in loss")
+            fact = phrase("it began in the loss function: {origin}", origin=case.name(origin))
+            scales.speaks_for(HINT, fact, "in loss")
     if case.incident.audit:
         scales.speaks_against(STRONG, phrase("weights, moments or data were bad before the loss was computed"))
     if case.went_away:
@@ -35,35 +35,35 @@ def judge(case: Case) -> RankedCause | None:
     return scales.reading()
 
 
-def _empty_denominators(case: Case, scales: Scales) -> None:
-    """An empty micro-batch is guilty only where something went bad in the loss, or nothing more is known."""
+def _weigh_empty_microbatches(case: Case, scales: Scales) -> None:
+    """A micro-batch without tokens counts fully only if the loss went bad there, or if no origin is known."""
     if not case.incident.zero_tokens:
         return
     spots = {(spot.rank, spot.microbatch) for spot in case.incident.zero_tokens}
-    told = phrase(
+    fact = phrase(
         "no valid token in micro-batch {microbatch} of {ranks}",
         microbatch=case.incident.zero_tokens[0].microbatch,
         ranks=name_ranks(sorted({rank for rank, _ in spots})),
     )
-    on_the_spot = any(
+    is_in_that_loss = any(
         origin_facts.is_in_loss(origin)
         and any(origin.rank == rank and origin.microbatch in (microbatch, None) for rank, microbatch in spots)
         for origin in case.incident.origin
     )
-    if on_the_spot:
-        scales.speaks_for(DECISIVE, phrase("{told}, where the loss went bad", told=told))
+    if is_in_that_loss:
+        scales.speaks_for(DECISIVE, phrase("{fact}, where the loss went bad", fact=fact))
     elif case.incident.origin:
-        scales.speaks_for(HINT, told)
+        scales.speaks_for(HINT, fact)
     else:
-        scales.speaks_for(STRONG, told)
+        scales.speaks_for(STRONG, fact)
 
 
-def _branch_not_picked(origin: Origin, case: Case, scales: Scales) -> None:
-    """The forward survives because clamp, min or where takes the other branch; the backward multiplies 0 by Inf."""
+def _weigh_unused_branch(origin: Origin, case: Case, scales: Scales) -> None:
+    """clamp, min or where takes the other branch, so the forward is finite; the backward multiplies 0 by Inf."""
     if "inf" not in origin.pattern or not case.has_finite_losses:
         return
-    told = phrase(
+    fact = phrase(
         "{origin} overflows although every loss is finite: its branch is not picked",
         origin=case.name(origin),
     )
-    scales.speaks_for(DECISIVE if origin_facts.is_in_loss(origin) else STRONG + HINT, told, "branch")
+    scales.speaks_for(DECISIVE if origin_facts.is_in_loss(origin) else STRONG + HINT, fact, "branch")

@@ -34,11 +34,11 @@ def _weigh_lower_scale(case: Case, scales: Scales) -> None:
     """The replay of the step far below its scale."""
     scale, outcome = case.incident.loss_scale, case.incident.replay.lower_scale
     if outcome == "finite":
-        told = phrase("the step is finite far below the loss scale of {scale:g}", scale=scale)
-        scales.speaks_for(DECISIVE, told)
+        fact = phrase("the step is finite far below the loss scale of {scale:g}", scale=scale)
+        scales.speaks_for(DECISIVE, fact)
     elif outcome == "bad":
-        told = phrase("the step is bad far below the loss scale of {scale:g} too", scale=scale)
-        scales.speaks_against(DECISIVE, told)
+        fact = phrase("the step is bad far below the loss scale of {scale:g} too", scale=scale)
+        scales.speaks_against(DECISIVE, fact)
     else:
         scales.not_tested(phrase("the step at a lower loss scale"))
 
@@ -47,7 +47,7 @@ def _weigh_state(scaler: ScalerState, case: Case, scales: Scales) -> None:
     if scaler.in_search:
         scales.speaks_for(STRONG, phrase("no step was applied yet: the scale is still being searched for"))
     if scaler.just_raised:
-        told = phrase("the loss scale had just been raised to {scale:g}", scale=case.incident.loss_scale)
-        scales.speaks_for(STRONG, told)
+        fact = phrase("the loss scale had just been raised to {scale:g}", scale=case.incident.loss_scale)
+        scales.speaks_for(STRONG, fact)
     if scaler.skips_in_a_row and not scaler.in_search:
         scales.speaks_against(HINT, phrase("{number} steps before were skipped already", number=scaler.skips_in_a_row))

@@ -17,8 +17,8 @@ def judge(case: Case) -> RankedCause | None:
     """Tell an infinite norm of finite gradients from bad gradients."""
     scales = Scales(Cause.NORM_OVERFLOW)
     if case.incident.kind is Kind.NORM_OVERFLOW:
-        told = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")
-        scales.speaks_for(DECISIVE, told)
+        fact = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")
+        scales.speaks_for(DECISIVE, fact)
     elif case.incident.grad_norm is not None and math.isinf(case.incident.grad_norm):
         scales.speaks_for(STRONG, phrase("the gradient norm is Inf, not NaN"))
     bad = case.incident.ranks.bad_before or case.incident.ranks.bad_after_only

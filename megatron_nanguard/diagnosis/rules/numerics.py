@@ -1,4 +1,4 @@
-"""Numerics: the mathematics of these values leaves the range or the domain, on any device."""
+"""Numerics: the result leaves the range of its type, or the inputs the domain of the operator, on any device."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def judge(case: Case) -> RankedCause | None:
     """Look for overflow, for values outside the domain, and for a reference that is bad as well."""
     scales = Scales(Cause.NUMERICS, prior=-1.0)
     for origin in case.origins_of(OriginKind.OPERATOR, OriginKind.COMMUNICATION):
-        _out_of_range(origin, case, scales)
-    for arbitration in case.usable_calls:
-        _again(arbitration, scales)
-    _sinking_scale(case, scales)
+        _weigh_origin(origin, case, scales)
+    for call in case.usable_calls:
+        _weigh_call(call, scales)
+    _weigh_loss_scale(case, scales)
     if case.saturates:
         scales.speaks_for(HINT, phrase("devices in saturation mode turn overflow into the largest number"))
     if case.went_away:
@@ -35,65 +35,65 @@ def judge(case: Case) -> RankedCause | None:
     return scales.reading()
 
 
-def _out_of_range(origin: Origin, case: Case, scales: Scales) -> None:
+def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
     name = origin_facts.base_name(origin.operator)
     if origin_facts.is_sum_overflow(origin):
-        told = phrase("what every member sent was finite, the sum is Inf: {origin}", origin=case.name(origin))
-        scales.speaks_for(STRONG + HINT, told, "sum")
+        fact = phrase("what every member sent was finite, the sum is Inf: {origin}", origin=case.name(origin))
+        scales.speaks_for(STRONG + HINT, fact, "sum")
     elif origin_facts.is_narrow_overflow(origin):
         assert origin.facts is not None
-        told = phrase(
+        fact = phrase(
             "finite values leave the range of {dtype}: {origin}",
             dtype=origin.facts.dtype,
             origin=case.name(origin),
         )
-        scales.speaks_for(STRONG, told, "range")
+        scales.speaks_for(STRONG, fact, "range")
     elif origin_facts.may_be_undefined(origin):
-        scales.speaks_for(STRONG, _outside(origin, case), "domain")
+        scales.speaks_for(STRONG, _outside_of_domain(origin, case), "domain")
     elif origin.pattern == "inf":
-        # Where the loss is finite all the same, something was meant to keep the overflow out.
+        # Where the loss is finite all the same, the code was meant to keep the overflow out.
         expected = origin_facts.has_huge_input(origin) or (
             name in origin_facts.EXPONENTIAL and not case.has_finite_losses
         )
-        told = phrase("overflow to Inf: {origin}", origin=case.name(origin))
-        scales.speaks_for(STRONG if expected else HINT, told, "overflow")
+        fact = phrase("overflow to Inf: {origin}", origin=case.name(origin))
+        scales.speaks_for(STRONG if expected else HINT, fact, "overflow")
 
 
-def _outside(origin: Origin, case: Case) -> str:
-    """Only of a function of one argument the values tell by themselves that they are outside."""
+def _outside_of_domain(origin: Origin, case: Case) -> str:
+    """The measured range is named only for functions of one argument, whose domain is an interval."""
     ends, name = origin_facts.input_range(origin), case.name(origin)
     if ends is None or origin_facts.base_name(origin.operator) not in origin_facts.DOMAINS:
         return OUTSIDE.format(origin=name)
     return MEASURED_OUTSIDE.format(lowest=ends[0], highest=ends[1], origin=name)
 
 
-def _again(arbitration: Arbitration, scales: Scales) -> None:
-    call = name_call(arbitration)
-    if arbitration.out_of_range:
-        told = phrase("{call} is finite in float64 and does not fit the type of its output", call=call)
-        scales.speaks_for(STRONG, told, "reference")
-    elif reference_outcome(arbitration) == "bad":
-        told = phrase("{call} is not finite in higher precision either", call=call)
-        scales.speaks_for(STRONG, told, "reference")
-    elif reference_outcome(arbitration) == "finite":
-        told = phrase("{call} is finite in higher precision, and fits", call=call)
-        scales.speaks_against(DECISIVE, told, "reference")
-    if arbitration.peer == "finite":
-        scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=call), "peer")
+def _weigh_call(call: Arbitration, scales: Scales) -> None:
+    name = name_call(call)
+    if call.out_of_range:
+        fact = phrase("{call} is finite in float64 and does not fit the type of its output", call=name)
+        scales.speaks_for(STRONG, fact, "reference")
+    elif reference_outcome(call) == "bad":
+        fact = phrase("{call} is not finite in higher precision either", call=name)
+        scales.speaks_for(STRONG, fact, "reference")
+    elif reference_outcome(call) == "finite":
+        fact = phrase("{call} is finite in higher precision, and fits", call=name)
+        scales.speaks_against(DECISIVE, fact, "reference")
+    if call.peer == "finite":
+        scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=name), "peer")
 
 
-def _sinking_scale(case: Case, scales: Scales) -> None:
+def _weigh_loss_scale(case: Case, scales: Scales) -> None:
     """What the dynamic loss scale, and the replay far below it, say of the size of the values."""
     scaler, scale, lower = case.scaler, case.incident.loss_scale, case.incident.replay.lower_scale
     if scaler is None:
         return
-    # Any fault is met there again: it tells something only of values too large, or where nothing else is known.
+    # Any fault comes back at a lower scale. That says something only of an overflow, or where no origin is known.
     is_overflow = not case.incident.origin or any(map(origin_facts.is_narrow_overflow, case.incident.origin))
     if lower == "bad" and is_overflow:
         scales.speaks_for(STRONG, phrase("overflow also far below the loss scale of {scale:g}", scale=scale))
     if lower == "finite":
-        told = phrase("finite far below the loss scale of {scale:g}: the scale is too large", scale=scale)
-        scales.speaks_against(STRONG, told)
+        fact = phrase("finite far below the loss scale of {scale:g}: the scale is too large", scale=scale)
+        scales.speaks_against(STRONG, fact)
     if scaler.skips_in_a_row and not scaler.in_search:
-        told = phrase("{number} skips in a row before this one: the scale is sinking", number=scaler.skips_in_a_row)
-        scales.speaks_for(HINT, told)
+        fact = phrase("{number} skips in a row before this one: the scale is sinking", number=scaler.skips_in_a_row)
+        scales.speaks_for(HINT, fact)

@@ -21,48 +21,48 @@ SEEN: Final[dict[str, Phrase]] = {
     "unseen": phrase("what went in was not seen, {pattern} out: {origin}"),
     "unrecorded": phrase("what went in was not recorded, {pattern} out: {origin}"),
 }
-"""How what came out is told, by what is known of what went in."""
+"""By what is known of the inputs."""
 WRITES = phrase("NaN is written by the code itself, as the argument {argument}: {origin}")
 WROTE = phrase("NaN is written by the code of an autograd.Function, as the argument {argument}: {origin}, {function}")
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Accuse an operator with finite inputs, and weigh what its call did elsewhere."""
+    """Look for operators that made bad values of finite inputs, and weigh what their calls did elsewhere."""
     scales = Scales(Cause.OPERATOR)
-    accused = [
+    suspects = [
         origin
         for origin in case.origins_of(OriginKind.OPERATOR, OriginKind.UNSEEN)
         if not origin_facts.is_narrow_overflow(origin)
     ]
-    for origin in accused:
-        _accuse(origin, case, scales)
-    for arbitration in case.usable_calls:
-        _again(arbitration, scales)
-    if accused and (ranks := case.ranks_alike):
+    for origin in suspects:
+        _weigh_origin(origin, case, scales)
+    for call in case.usable_calls:
+        _weigh_call(call, scales)
+    if suspects and (ranks := case.ranks_alike):
         scales.speaks_for(HINT, phrase("it fails alike on {ranks}", ranks=name_ranks(ranks)))
     if case.went_away:
         scales.speaks_against(STRONG, phrase("the same call was finite in the replay"))
-    if accused and not case.incident.arbitrations:
+    if suspects and not case.incident.arbitrations:
         scales.not_tested(phrase("the accused call on another device and in float64"))
     return scales.reading()
 
 
-def _accuse(origin: Origin, case: Case, scales: Scales) -> None:
+def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
     if origin_facts.may_be_undefined(origin):
-        told = phrase("by its definition {operator} makes NaN or Inf of some finite values", operator=origin.operator)
-        scales.speaks_against(HINT, told, "domain")
+        fact = phrase("by its definition {operator} makes NaN or Inf of some finite values", operator=origin.operator)
+        scales.speaks_against(HINT, fact, "domain")
         return
     if (number := origin_facts.nan_argument(origin)) is not None:
         words = WROTE if origin.function_line else WRITES
-        told = words.format(argument=number.name, origin=case.name(origin), function=origin.function_line)
-        scales.speaks_for(STRONG, told, "written")
+        fact = words.format(argument=number.name, origin=case.name(origin), function=origin.function_line)
+        scales.speaks_for(STRONG, fact, "written")
     elif seen := _what_went_in(origin):
         lowest, highest = origin_facts.input_range(origin) or (0.0, 0.0)
-        told = SEEN[seen].format(pattern=origin.pattern, origin=case.name(origin), lowest=lowest, highest=highest)
-        scales.speaks_for(SLIGHT if seen == "unrecorded" else HINT, told, "accused")
+        fact = SEEN[seen].format(pattern=origin.pattern, origin=case.name(origin), lowest=lowest, highest=highest)
+        scales.speaks_for(SLIGHT if seen == "unrecorded" else HINT, fact, "accused")
     if origin.pattern == "inf" and origin_facts.has_only_ordinary_inputs(origin):
-        told = phrase("Inf of values of ordinary size: {origin}", origin=case.name(origin))
-        scales.speaks_for(HINT, told, "small")
+        fact = phrase("Inf of values of ordinary size: {origin}", origin=case.name(origin))
+        scales.speaks_for(HINT, fact, "small")
     if origin.phase == "backward" and case.has_finite_losses:
         scales.speaks_for(
             HINT,
@@ -82,21 +82,21 @@ def _what_went_in(origin: Origin) -> str:
     return "inside" if origin_facts.is_inside_domain(origin) else "finite"
 
 
-def _again(arbitration: Arbitration, scales: Scales) -> None:
-    call = name_call(arbitration)
-    if is_always_bad(arbitration):
-        if reference_outcome(arbitration) == "finite" and not arbitration.out_of_range:
-            told = phrase("{call} is bad {n} times of {n}, its reference finite", call=call, n=arbitration.repeats)
-            scales.speaks_for(STRONG, told, "reference")
-        if arbitration.peer == "bad":
-            scales.speaks_for(STRONG, phrase("{call} is bad on another device as well", call=call), "peer")
-    elif arbitration.repeats and not arbitration.repeats_bad:
-        told = phrase("{call} is finite {n} times of {n}", call=call, n=arbitration.repeats)
-        scales.speaks_against(STRONG, told, "repeat")
-    if arbitration.peer == "finite":
-        scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=call), "peer")
-    elif arbitration.peer != "bad":
-        scales.not_tested(phrase("{call} on another device", call=call))
-    if reference_outcome(arbitration) == "bad" or arbitration.out_of_range:
-        told = phrase("a correct operator gives no finite value here either: {call}", call=call)
-        scales.speaks_against(DECISIVE, told, "reference")
+def _weigh_call(call: Arbitration, scales: Scales) -> None:
+    name = name_call(call)
+    if is_always_bad(call):
+        if reference_outcome(call) == "finite" and not call.out_of_range:
+            fact = phrase("{call} is bad {n} times of {n}, its reference finite", call=name, n=call.repeats)
+            scales.speaks_for(STRONG, fact, "reference")
+        if call.peer == "bad":
+            scales.speaks_for(STRONG, phrase("{call} is bad on another device as well", call=name), "peer")
+    elif call.repeats and not call.repeats_bad:
+        fact = phrase("{call} is finite {n} times of {n}", call=name, n=call.repeats)
+        scales.speaks_against(STRONG, fact, "repeat")
+    if call.peer == "finite":
+        scales.speaks_against(DECISIVE, phrase("{call} is finite on another device", call=name), "peer")
+    elif call.peer != "bad":
+        scales.not_tested(phrase("{call} on another device", call=name))
+    if reference_outcome(call) == "bad" or call.out_of_range:
+        fact = phrase("a correct operator gives no finite value here either: {call}", call=name)
+        scales.speaks_against(DECISIVE, fact, "reference")

@@ -22,22 +22,22 @@ WORDS = {
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Convict the state by the audit, or by a walk that ends at a parameter."""
+    """Look for bad state in the audit before the step, and for origins that are parameters or buffers."""
     scales = Scales(Cause.STATE_CORRUPTION)
     findings = case.audit_of(*STATE)
     for finding in findings:
-        told = phrase(
+        fact = phrase(
             "{kind} of {name} was {pattern} on rank {rank} before the step",
             kind=WORDS[finding.kind],
             name=finding.name,
             pattern=finding.pattern,
             rank=finding.rank,
         )
-        scales.speaks_for(DECISIVE, told, "audit")
+        scales.speaks_for(DECISIVE, fact, "audit")
     for origin in case.incident.origin:
         if origin_facts.is_external(origin, "parameter") or origin_facts.is_external(origin, "buffer"):
-            told = phrase("the walk back ends at the state: {origin}", origin=case.name(origin))
-            scales.speaks_for(DECISIVE, told, "outside")
+            fact = phrase("the walk back ends at the state: {origin}", origin=case.name(origin))
+            scales.speaks_for(DECISIVE, fact, "outside")
     if case.incident.kind is Kind.DEAD_STEP:
         scales.speaks_for(STRONG, phrase("the step before was applied though its gradients were not finite"))
     if any(losses.lowest == losses.highest == 0.0 for losses in case.incident.losses):

@@ -1,4 +1,4 @@
-"""Memory: read before it was written, overwritten while in use, or waited for too late."""
+"""Memory that was read before it was written, or overwritten while it was in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONLY_LOSSES: Final = phrase(
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Read the passes against each other, and positions that follow memory."""
+    """Compare the replays with each other, and look for bad positions that follow memory."""
     scales = Scales(Cause.UNINITIALISED_OR_RACE, prior=-1.5)
     for origin in case.origins_of(OriginKind.NEVER_WRITTEN):
         scales.speaks_for(
@@ -31,88 +31,88 @@ def judge(case: Case) -> RankedCause | None:
     for origin in case.incident.origin:
         if origin_facts.is_laid_out_like_memory(origin):
             assert origin.facts is not None
-            told = phrase(
+            fact = phrase(
                 "bad positions follow memory, not values: {layout} of {origin}",
                 layout=origin.facts.layout,
                 origin=case.name(origin),
             )
             # An operator that was seen to write the whole of it can leave such positions by chance.
             weight = HINT if origin.kind is OriginKind.OPERATOR else STRONG + HINT
-            scales.speaks_for(weight, told, "layout")
+            scales.speaks_for(weight, fact, "layout")
         if origin_facts.is_external(origin, GRADIENT_OF):
-            told = phrase(
+            fact = phrase(
                 "the gradient buffer was bad before anything was added: {origin}",
                 origin=case.name(origin),
             )
-            scales.speaks_for(DECISIVE, told, "stale buffer")
+            scales.speaks_for(DECISIVE, fact, "stale buffer")
         if origin.kind is OriginKind.UNSEEN and "expert" in origin.module:
-            told = phrase(
+            fact = phrase(
                 "an expert's gradient that nobody was seen to write: {origin}",
                 origin=case.name(origin),
             )
-            scales.speaks_for(HINT, told, "expert")
+            scales.speaks_for(HINT, fact, "expert")
     if case.incident.changed_after_fetch:
         ranks = name_ranks(sorted({spot.rank for spot in case.incident.changed_after_fetch}))
         scales.speaks_for(DECISIVE, phrase("the batch of {ranks} changed after it had been fetched", ranks=ranks))
-    _passes(case, scales)
-    _history(case, scales)
+    _weigh_passes(case, scales)
+    _weigh_history(case, scales)
     return scales.reading()
 
 
-def _passes(case: Case, scales: Scales) -> None:
-    """Observing cures races, so that what each pass saw is told in the order of how much it observes."""
+def _weigh_passes(case: Case, scales: Scales) -> None:
+    """Observing a race can make it vanish: a replay that observes more and is clean speaks for one."""
     plain, traced = case.came_back("plain"), case.came_back("traced")
     synchronous, marker = case.came_back("synchronous"), case.came_back("marker")
     if marker == "yes" and plain == "no":
-        told = phrase("gone in the plain replay, back when all new memory is filled with NaN before it is used")
-        scales.speaks_for(DECISIVE, told)
+        fact = phrase("gone in the plain replay, back when all new memory is filled with NaN before it is used")
+        scales.speaks_for(DECISIVE, fact)
     if plain in ("yes", "partly") and synchronous == "no":
         scales.speaks_for(DECISIVE, phrase("vanishes under synchronisation"))
     elif plain in ("yes", "partly") and traced == "no":
-        told = phrase("comes back in the plain replay, vanishes when every operator is watched")
-        scales.speaks_for(STRONG, told)
+        fact = phrase("comes back in the plain replay, vanishes when every operator is watched")
+        scales.speaks_for(STRONG, fact)
     if case.wavers:
-        told = phrase("there in one traced replay, gone in the next, which differs in nothing")
-        scales.speaks_for(STRONG, told)
+        fact = phrase("there in one traced replay, gone in the next, which differs in nothing")
+        scales.speaks_for(STRONG, fact)
     if plain == "partly":
         scales.speaks_for(HINT, phrase("the replay went bad in other places"))
     if plain == "no":
         scales.speaks_for(HINT, phrase("gone in the plain replay"))
-    _bits(case, scales)
+    _weigh_bits(case, scales)
     is_left_over = any(origin_facts.is_external(origin, GRADIENT_OF) for origin in case.incident.origin)
     if plain == "yes" and traced == "yes" and case.incident.replay.exact and not (is_left_over or case.wavers):
-        told = phrase("the fault came back at the same place, bit for bit, watched or not")
-        scales.speaks_against(STRONG, told)
+        fact = phrase("the fault came back at the same place, bit for bit, watched or not")
+        scales.speaks_against(STRONG, fact)
     if marker == "no":
-        told = phrase("with all new memory filled with NaN before it is used, none of it reached a gradient")
-        scales.speaks_against(HINT, told)
+        fact = phrase("with all new memory filled with NaN before it is used, none of it reached a gradient")
+        scales.speaks_against(HINT, fact)
     if plain == "no" and synchronous is None:
         scales.not_tested(phrase("a replay that waits after every operator"))
     if plain == "no" and marker is None:
         scales.not_tested(phrase("a replay with all new memory filled with NaN before it is used"))
 
 
-def _bits(case: Case, scales: Scales) -> None:
-    """What was finite both times tells whether anything else went another way; what went bad differs anyhow."""
+def _weigh_bits(case: Case, scales: Scales) -> None:
+    """Compare the bits of what was finite both times: a difference there means that more than the fault changed."""
     if case.incident.replay.finite_exact is False:
-        told = phrase("gradients or losses that are finite in the step and in its replay differ in their bits")
-        scales.speaks_for(HINT, told)
+        fact = phrase("gradients or losses that are finite in the step and in its replay differ in their bits")
+        scales.speaks_for(HINT, fact)
     elif case.incident.replay.exact is False and not case.went_away:
         scales.speaks_for(HINT, phrase("the plain replay differs from the step in its bits"))
     if case.incident.replay.finite_exact and case.went_away:
-        # A race leaves other traces as a rule, and need not; where every gradient was bad, there is little to compare.
-        told = phrase("all gradients and losses that are finite in the step and in its replay are equal bit for bit")
+        # A race mostly changes other values too, but need not; where every gradient was bad, little can be compared.
+        fact = phrase("all gradients and losses that are finite in the step and in its replay are equal bit for bit")
         if case.incident.replay.only_losses:
-            told = ONLY_LOSSES.format(ranks=name_ranks(case.incident.replay.only_losses))
-        scales.speaks_against(SLIGHT / 2 if case.incident.replay.only_losses else SLIGHT, told)
+            fact = ONLY_LOSSES.format(ranks=name_ranks(case.incident.replay.only_losses))
+        scales.speaks_against(SLIGHT / 2 if case.incident.replay.only_losses else SLIGHT, fact)
 
 
-def _history(case: Case, scales: Scales) -> None:
-    """A race wanders; what keeps to one rank points at its device, what keeps to a step at its data."""
+def _weigh_history(case: Case, scales: Scales) -> None:
+    """A race shows in different places. A fault that stays on one rank points to a device, in one step to the data."""
     if history.num_places(case) > 1:
         number = sum(1 for _ in history.with_other_data(case))
-        told = phrase("{number} earlier incidents without a clear cause, in different places", number=number)
-        scales.speaks_for(HINT, told)
+        fact = phrase("{number} earlier incidents without a clear cause, in different places", number=number)
+        scales.speaks_for(HINT, fact)
     for earlier in history.same_step_elsewhere(case):
-        told = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.run_id)
-        scales.speaks_against(STRONG, told, "again")
+        fact = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.run_id)
+        scales.speaks_against(STRONG, fact, "again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatron_nanguard.diagnosis.case import Case
-from megatron_nanguard.diagnosis.health import worth_telling
+from megatron_nanguard.diagnosis.health import relevant_health
 from megatron_nanguard.diagnosis.rules import communication, hardware_persistent, hardware_transient
 from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.health import HealthDifference
@@ -149,16 +149,16 @@ def test_errors_on_links_are_a_hint_at_the_transport() -> None:
 def test_the_incident_keeps_the_origin_what_is_new_and_one_clean_peer() -> None:
     told = (health(0), health(1, NOTE), health(2), health(3, CORRECTED), health(5), health(6))
     merged = incident(ranks=RankSets((5, 6), (0, 1), (2, 3)), origin=(origin(),), health=told)
-    assert [one.rank for one in worth_telling(merged)] == [5, 3, 2]
+    assert [one.rank for one in relevant_health(merged)] == [5, 3, 2]
 
 
 def test_of_ranks_with_something_new_those_that_lost_data_come_first() -> None:
     told = (health(0, SLOW), health(1, LINK), health(3, LOST_DATA), health(5))
-    assert [one.rank for one in worth_telling(incident(origin=(origin(),), health=told))] == [5, 3, 0, 1]
+    assert [one.rank for one in relevant_health(incident(origin=(origin(),), health=told))] == [5, 3, 0, 1]
 
 
 def test_without_an_origin_the_first_accused_ranks_are_kept() -> None:
     told = tuple(health(rank) for rank in range(16))
     merged = incident(ranks=RankSets(tuple(range(12)), (12, 13), (14, 15)), health=told)
-    assert [one.rank for one in worth_telling(merged)] == [0, 1, 2, 3, 4, 5, 6, 7, 14]
-    assert worth_telling(incident()) == ()
+    assert [one.rank for one in relevant_health(merged)] == [0, 1, 2, 3, 4, 5, 6, 7, 14]
+    assert relevant_health(incident()) == ()
