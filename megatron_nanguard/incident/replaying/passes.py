@@ -14,7 +14,7 @@ from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedOptimizer
-from megatron_nanguard.incident.replaying.observers import PassObserver, PlainObserver
+from megatron_nanguard.incident.replaying.pass_observers import PassObserver, PlainObserver
 from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, RecordedCall
 from megatron_nanguard.replay import replay as call_again
@@ -94,7 +94,7 @@ class RankPass(NamedTuple):
     first_bad: int
 
 
-class Agreement(NamedTuple):
+class PassAgreement(NamedTuple):
     """Whether a pass agrees with the first one, over all ranks.
 
     Attributes:
@@ -195,7 +195,7 @@ class Passes:
         """
         return "bad" if any(is_bad for (is_bad,) in self._exchange(int(mine.came_back))) else "finite"
 
-    def agreement(self, mine: Pass) -> Agreement:
+    def agreement(self, mine: Pass) -> PassAgreement:
         """Whether what is finite in both passes is the same on all ranks.
 
         Collective: all voters.
@@ -207,7 +207,7 @@ class Passes:
             for rank, (agrees, has_finite) in zip(self.voters.ranks, rows, strict=True)
             if agrees == 1 and not has_finite
         )
-        return Agreement(
+        return PassAgreement(
             None if any(agrees == -1 for agrees, _ in rows) else all(agrees for agrees, _ in rows), only_losses
         )
 

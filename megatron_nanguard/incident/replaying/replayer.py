@@ -27,7 +27,7 @@ from megatron_nanguard.arbitration.suspects import (
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
-from megatron_nanguard.incident.replaying.observers import TracingObserver
+from megatron_nanguard.incident.replaying.pass_observers import TracingObserver
 from megatron_nanguard.incident.replaying.passes import (
     AT_LOWER_SCALE,
     MARKER,
@@ -37,8 +37,8 @@ from megatron_nanguard.incident.replaying.passes import (
     PROBED,
     TRACED,
     WAITING,
-    Agreement,
     Pass,
+    PassAgreement,
     Passes,
     PassKind,
     RankPass,
@@ -237,7 +237,7 @@ class Replayer:
 
     # ---------------------------------------------------------------- summary
 
-    def _summary(self, plain: Pass, agreement: Agreement, lost: Sequence[str], is_exact: bool) -> ReplaySummary:
+    def _summary(self, plain: Pass, agreement: PassAgreement, lost: Sequence[str], is_exact: bool) -> ReplaySummary:
         """What the post-mortem says of the replay.
 
         Args:
