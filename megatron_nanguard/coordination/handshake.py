@@ -1,7 +1,7 @@
 """Before the first step: does every rank of the parallel world have the guard, the same one, with the same options?
 
-Each rank writes one key and adds to two counters; the last to arrive says the verdict, which everyone reads. Ranks read
-each other's keys only to name the odd ones.
+Each rank writes one key and adds to two counters; the last one to arrive writes the agreement, which all read. Ranks
+read each other's keys only to name those that differ.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from megatron_nanguard.coordination.store import Store, decide_once, wait_for
+
+AGREEMENT_KEY: Final = "verdict"
+"""Ranks with another version of this package wait for the same key."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a rank says of itself.
+    """What a rank declares of itself.
 
     Attributes:
         on: the guard is switched on.
@@ -33,14 +37,14 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the ranks came to.
+    """The outcome of a handshake, the same on all ranks.
 
     Attributes:
-        go: all agree, the guard starts.
-        reason: why not, naming the odd ranks; empty with ``go``.
-        run_id: name of the attempt, the same everywhere.
+        go: all ranks declared the same, the guard starts.
+        reason: why it does not, naming the ranks that differ; empty with ``go``.
+        run_id: name of the run.
         ranks: the parallel world, ascending.
-        speaker: the rank that tells the user.
+        speaker: the rank that logs what concerns all of them.
     """
 
     go: bool
@@ -54,7 +58,7 @@ class Handshake:
     """One handshake over one parallel world.
 
     Args:
-        store: client of the rendezvous store; its prefix must tell this handshake from others.
+        store: client of the rendezvous store, under a prefix that no other handshake has.
         ranks: the parallel world.
         rank: this rank.
     """
@@ -63,36 +67,37 @@ class Handshake:
         self._store, self._ranks, self._rank = store, tuple(ranks), rank
 
     def stand_aside(self, mine: Declaration) -> None:
-        """Declare without waiting; the last to arrive still says the verdict, or the others would wait for it."""
+        """Declare without waiting; the last to arrive still writes the agreement, for the others wait for it."""
         if self.declare(mine):
-            self._say("", *self._odd_ranks())
+            self._agree_once("", *self._different_ranks())
 
     def declare(self, mine: Declaration) -> bool:
-        """Say where this rank stands. One write and two additions; never waits. True on the last rank to arrive."""
+        """Write this rank's declaration: one write and two additions, no wait. True on the last rank to arrive."""
         self._store.set(f"rank/{self._rank}", json.dumps(asdict(mine)))
         self._store.add(f"kind/{mine}", 1)
         return int(self._store.add("arrived", 1)) == len(self._ranks)
 
     def agree(self, mine: Declaration, run_id: str, seconds: float) -> Agreement:
-        """Declare, then wait for the verdict, at most ``seconds``.
+        """Declare, then wait for the agreement, at most ``seconds``.
 
         Store: every rank waits for one key.
         """
         if self.declare(mine):
-            alike = int(self._store.add(f"kind/{mine}", 0)) == len(self._ranks)
-            odd, reason = ([], "") if alike else self._odd_ranks()
-            self._say(run_id, odd, reason)
-        elif not wait_for(self._store, "verdict", seconds):
-            odd, reason = self._odd_ranks()
-            self._say(run_id, odd, reason or f"the handshake took longer than {seconds:g} s")
-        verdict = json.loads(self._store.get("verdict"))
-        return Agreement(not verdict["reason"], verdict["reason"], verdict["run_id"], self._ranks, verdict["speaker"])
+            are_same = int(self._store.add(f"kind/{mine}", 0)) == len(self._ranks)
+            different, reason = ([], "") if are_same else self._different_ranks()
+            self._agree_once(run_id, different, reason)
+        elif not wait_for(self._store, AGREEMENT_KEY, seconds):
+            different, reason = self._different_ranks()
+            self._agree_once(run_id, different, reason or f"the handshake took longer than {seconds:g} s")
+        agreed = json.loads(self._store.get(AGREEMENT_KEY))
+        return Agreement(not agreed["reason"], agreed["reason"], agreed["run_id"], self._ranks, agreed["speaker"])
 
-    def _say(self, run_id: str, odd: Sequence[int], reason: str) -> None:
-        speaker = next((rank for rank in self._ranks if rank not in odd), self._ranks[0])
-        decide_once(self._store, "verdict", json.dumps({"run_id": run_id, "reason": reason, "speaker": speaker}))
+    def _agree_once(self, run_id: str, different: Sequence[int], reason: str) -> None:
+        """Write the agreement, unless another rank has done so."""
+        speaker = next((rank for rank in self._ranks if rank not in different), self._ranks[0])
+        decide_once(self._store, AGREEMENT_KEY, json.dumps({"run_id": run_id, "reason": reason, "speaker": speaker}))
 
-    def _odd_ranks(self) -> tuple[list[int], str]:
+    def _different_ranks(self) -> tuple[list[int], str]:
         """Ranks that are missing or differ from the majority, and the sentence that names them."""
         declared = {
             rank: Declaration(**json.loads(self._store.get(f"rank/{rank}")))
@@ -105,8 +110,8 @@ class Handshake:
         sentences = [f"rank{_s(missing)} did not answer"] if missing else []
         for what, ranks in _differences(declared, usual).items():
             sentences.append(f"rank{_s(ranks)} {what}")
-        odd = [rank for rank in self._ranks if declared.get(rank) != usual]
-        return odd, "; ".join(sentences)
+        different = [rank for rank in self._ranks if declared.get(rank) != usual]
+        return different, "; ".join(sentences)
 
 
 def _differences(declared: dict[int, Declaration], usual: Declaration) -> dict[str, list[int]]:

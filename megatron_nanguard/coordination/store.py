@@ -1,4 +1,4 @@
-"""A client of the rendezvous store that nobody else waits on."""
+"""Clients of the rendezvous store that only the guard waits on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Store", "decide_once", "host_client", "own_client", "wait_for", "wit
 def own_client(prefix: str) -> Store:
     """A connection of our own to the default store, under a prefix.
 
-    A wait on the host's client would hold its lock. Shared all the same where it cannot be cloned: in torch before
-    2.6, and stores of a trainer's own.
+    A wait on the host's client would hold its lock. Where the store cannot be cloned (torch before 2.6, stores that a
+    trainer has written itself), the host's client is used all the same.
 
     Source: torch/distributed/distributed_c10d.py, _get_default_store
     """
@@ -26,7 +26,7 @@ def own_client(prefix: str) -> Store:
 
 
 def host_client(prefix: str) -> Store:
-    """The host's own connection, under a prefix: for one that never waits, where another would be one too many."""
+    """The host's own connection, under a prefix: for a rank that never waits, and needs no second connection."""
     return PrefixStore(prefix, dist.distributed_c10d._get_default_store())
 
 
@@ -45,6 +45,6 @@ def wait_for(store: Store, key: str, seconds: float) -> bool:
 
 
 def decide_once(store: Store, key: str, value: str) -> str:
-    """Set a key unless somebody did; what stands there afterwards, the same on every rank."""
+    """Set a key unless another rank has set it; returns its value, the same on every rank."""
     decided: bytes = store.compare_set(key, "", value)
     return decided.decode()

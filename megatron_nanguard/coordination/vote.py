@@ -25,10 +25,10 @@ def vote(flags: Tensor, voters: Voters) -> list[int]:
 
 
 def exchange(mine: Sequence[int], voters: Voters, device: torch.device) -> list[list[int]]:
-    """Everyone's record, in the order of ``voters.ranks``.
+    """The rows of all voters, in the order of ``voters.ranks``.
 
     Args:
-        mine: integers, as many on every rank.
+        mine: the row of this rank; the same number of integers on every rank.
     Sync: one host read.
     Collective: all voters.
     """
@@ -40,7 +40,7 @@ def exchange(mine: Sequence[int], voters: Voters, device: torch.device) -> list[
 
 
 def all_done(done: bool, voters: Voters, device: torch.device) -> bool:
-    """Whether every voter says so; nobody returns before all have asked.
+    """Whether all voters are done; no rank returns before all have asked.
 
     Sync: one host read.
     Collective: all voters, MIN.

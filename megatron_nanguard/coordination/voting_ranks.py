@@ -1,4 +1,4 @@
-"""Who votes on an optimizer: the ranks that built it, frozen when the first of them decides."""
+"""The ranks that vote on an optimizer: those that built it, fixed when the first of them decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megatron_nanguard.coordination.store import Store, decide_once
 
 @dataclass(frozen=True, eq=False)
 class Voters:
-    """Ranks and the group on which they exchange integers.
+    """The ranks that vote on an optimizer, and the group on which they exchange integers.
 
     Attributes:
         ranks: ascending.
@@ -25,7 +25,7 @@ class Voters:
 
 
 class VotingRanks:
-    """The voters of one optimizer.
+    """Finds the voters of one optimizer over the store.
 
     Args:
         store: client whose prefix names the run and the optimizer's running number.
@@ -38,27 +38,27 @@ class VotingRanks:
         self._voters: Voters | None = None
 
     def register(self) -> None:
-        """Say that this rank built the optimizer. Never waits."""
+        """Register this rank as one that built the optimizer. Never waits."""
         self._store.set(f"built/{self._rank}", "1")
         self._store.add("built", 1)
 
     def voters(self) -> Voters | None:
         """The voters; None for a rank that is not among them.
 
-        All ranks that exchange gradients have built the optimizer before any of them decides, so whoever asks first
+        All ranks that exchange gradients have built the optimizer before any of them decides, so the first rank to ask
         sees them all.
 
         Collective: the first call makes a group of the voters where these are not the whole world.
         """
         if self._voters is None:
-            ranks = self._frozen()
+            ranks = self._fixed()
             if self._rank not in ranks:
                 return None
             whole = len(ranks) == dist.get_world_size()
             self._voters = Voters(ranks, None if whole else _group_of(ranks))
         return self._voters
 
-    def _frozen(self) -> tuple[int, ...]:
+    def _fixed(self) -> tuple[int, ...]:
         if int(self._store.add("built", 0)) == len(self._ranks):
             ranks = list(self._ranks)
         else:

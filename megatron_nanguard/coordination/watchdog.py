@@ -25,7 +25,7 @@ STDERR = 2
 
 
 def leave_now(code: int) -> None:
-    """End this process at once: no exit handlers, which may wait for ranks that are gone."""
+    """End this process at once, without exit handlers: they may wait for ranks that are gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -94,12 +94,12 @@ class Watchdog:
     ) -> None:
         if kind is not None and issubclass(kind, Exception):
             log.error("the incident failed on rank %d in stage %r: %s", self._rank, self._stage, error, exc_info=error)
-            self.tell_failed(f"rank {self._rank}, stage {self._stage}: {error}")
+            self.report_failed(f"rank {self._rank}, stage {self._stage}: {error}")
             self._leave(EXIT_CODE)
         self._over.set()
 
-    def tell_failed(self, why: str) -> None:
-        """Let every other rank leave within seconds."""
+    def report_failed(self, why: str) -> None:
+        """Make every other rank leave within seconds."""
         try:
             self._store.set(FAILED, why)
         except RuntimeError as error:
@@ -116,9 +116,9 @@ class Watchdog:
 
     def _reason(self) -> str | None:
         if self._end and time.monotonic() > self._end:
-            self.tell_failed(f"rank {self._rank} waited too long in stage {self._stage}")
+            self.report_failed(f"rank {self._rank} waited too long in stage {self._stage}")
             return "the deadline has passed (--nanguard-deadline)"
         try:
-            return f"told by {self._store.get(FAILED).decode()}" if self._store.check([FAILED]) else None
+            return f"reported by {self._store.get(FAILED).decode()}" if self._store.check([FAILED]) else None
         except RuntimeError as error:
             return f"the rendezvous store is gone ({error})"

@@ -1,4 +1,4 @@
-"""Switches the guard of this process on and off, and says what each patch point calls while it is on."""
+"""Switches the guard of this process on and off; the table of handlers names what each patch point calls."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Guard:
             self._start(run)
 
     def _start(self, run: GuardedRun) -> None:
-        """All ranks run guarded; one on which the start fails says so in its vote."""
+        """All ranks run guarded. One on which the start fails reports it as a fault in its vote."""
         self._run = run
         with self.shield("start"):
             run.start()

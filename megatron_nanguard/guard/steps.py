@@ -26,7 +26,7 @@ class Steps:
 
     Args:
         give_up: called on all ranks together when a fault of ours showed on one.
-        leave: ends the process, on all ranks alike.
+        leave: ends the process; called on all ranks together.
     """
 
     def __init__(

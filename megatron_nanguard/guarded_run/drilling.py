@@ -43,7 +43,7 @@ class Drilling:
 
         Raises:
             DrillError: a drill names this rank, and its target is not here; or it names all ranks, and this is the
-                last one to find that out.
+                last one without the target.
         """
         planted = PlantedDrills(self._drills, self._rank)
         planted.attach(chunks, name_modules(chunks), names)

@@ -94,7 +94,7 @@ class GuardedRun:
             self.warn(problem)
 
     def _refuse(self, message: str) -> NoReturn:
-        """End every rank; one says why."""
+        """End every rank; one prints why."""
         sys.exit(f"nanguard: --nanguard-strict: {message}" if self.speaks else 1)
 
     def warn(self, message: str) -> None:

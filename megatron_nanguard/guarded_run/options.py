@@ -1,4 +1,4 @@
-"""What the user asked for, once the command line or the environment has said it."""
+"""The settings of this process, read from the command line or the environment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Options:
     """The options of this process.
 
     Attributes:
-        settings: None as long as nobody has parsed them.
+        settings: None before the command line is parsed.
     """
 
     def __init__(self) -> None:
         self.settings: Settings | None = None
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Add ours, and read them when this very parser has parsed: a bad value is an error of the command line."""
+        """Add our options to the host's parser, and read them when it has parsed; it reports a bad value as its own."""
         add_arguments(parser)
         parse = parser.parse_known_args
 
@@ -40,7 +40,7 @@ class Options:
         parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
 
     def known(self) -> Settings:
-        """From the command line, else from the environment alone.
+        """The settings from the command line, else from the environment alone.
 
         Raises:
             SystemExit: a variable cannot be used.

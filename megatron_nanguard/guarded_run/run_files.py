@@ -1,4 +1,4 @@
-"""What one attempt writes outside of incidents: fingerprint, parameter maps, drill record, status at exit."""
+"""What one run writes outside of incidents: fingerprint, parameter maps, drill record, status at exit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class RunFiles:
-    """The directory of one attempt and this rank's files in it.
+    """The directory of one run and this rank's files in it.
 
     Args:
-        is_first: asked when something cannot be written: no other rank has said so yet.
+        is_first: asked when something cannot be written: whether no other rank has logged that yet.
     """
 
     def __init__(self, settings: Settings, run_id: str, rank: int, is_first: Callable[[], bool]) -> None:
@@ -86,14 +86,14 @@ class RunFiles:
 
 
 def _arguments() -> dict[str, str]:
-    """The host's arguments but for the drill, which only drill files tell of."""
+    """The host's arguments without the drill, which only drill files may name."""
     found = host_program.arguments()
     drill = f"{PREFIX}_drill"
     return {} if found is None else {name: str(value) for name, value in sorted(vars(found).items()) if name != drill}
 
 
 def _command_line() -> tuple[str, ...]:
-    """What started the host; of one without arguments of its own that is nobody's to write down."""
+    """The command line, where the host has parsed one; else it belongs to another program, and is not written down."""
     return () if host_program.arguments() is None else tuple(without_ours(sys.argv))
 
 

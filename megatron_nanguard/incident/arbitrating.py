@@ -27,7 +27,7 @@ TIME_IS_UP = "the calls before it took the time there is (--nanguard-deadline)"
 
 @dataclass(frozen=True)
 class Roles:
-    """Who asks and who answers, decided alike on all ranks.
+    """Which rank asks a peer and which one answers, the same on all ranks.
 
     Attributes:
         asker: the first rank with an origin; None when there is none.
@@ -39,14 +39,14 @@ class Roles:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], ranks: Sequence[int]) -> Roles:
-        """Choose from what each rank says: how many origins it has, and whether it has the call of the first.
+        """Choose from one row per rank: how many origins it has, and whether it has the call of the first.
 
         The peer is the last rank without an origin: most likely on another host.
         """
-        accused = [(rank, can_ask) for rank, (count, can_ask) in zip(ranks, rows, strict=True) if count]
-        if not accused:
+        suspects = [(rank, can_ask) for rank, (count, can_ask) in zip(ranks, rows, strict=True) if count]
+        if not suspects:
             return NOBODY
-        asker, can_ask = accused[0]
+        asker, can_ask = suspects[0]
         others = [rank for rank, (count, _) in zip(ranks, rows, strict=True) if not count]
         return cls(asker, others[-1] if others and can_ask else None)
 
@@ -102,7 +102,7 @@ def arbitrate_all(
 
 
 def without_call(incident: Incident) -> CaughtCall | None:
-    """What the bundle says of a step that was run again, where no rank has a suspect call; None where one has.
+    """What goes into the bundle of a step that was run again where no rank has a suspect call; None where one has.
 
     There are two such cases: a spoiled transfer, which is found only when the traces of its members are joined, and a
     fault that did not come back or has no operator as its origin.

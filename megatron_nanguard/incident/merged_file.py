@@ -97,8 +97,8 @@ class MergedFile:
 
 
 def sentence(step: int, outcome: ExchangeOutcome, merged: Incident | None) -> str:
-    """What the log says: who was bad, where it began, and what most likely did it."""
-    said = [summarize(step, outcome.kind, outcome.ranks, outcome.groups)]
+    """The sentence for the log: which ranks were bad, where it began, and the most likely cause."""
+    sentences = [summarize(step, outcome.kind, outcome.ranks, outcome.groups)]
     if merged is not None and merged.origin:
         first = merged.origin[0]
         where = "" if first.microbatch is None else f" of micro-batch {first.microbatch}"
@@ -106,11 +106,11 @@ def sentence(step: int, outcome: ExchangeOutcome, merged: Incident | None) -> st
         module = f" in {first.module}" if first.module else ""
         others = f", and {len(merged.origin) - 1} more" if len(merged.origin) > 1 else ""
         what = f"{first.operator}{module} -> {first.pattern}{line}"
-        said.append(f"It began on rank {first.rank}, {first.phase}{where}: {what}{others}.")
+        sentences.append(f"It began on rank {first.rank}, {first.phase}{where}: {what}{others}.")
     if merged is not None and merged.causes:
         likeliest = merged.causes[0]
         is_open = likeliest.cause == Cause.UNDECIDED
-        said.append(
+        sentences.append(
             "The cause is undecided." if is_open else f"Most likely: {likeliest.cause} ({likeliest.confidence:.0%})."
         )
-    return " ".join(said)
+    return " ".join(sentences)

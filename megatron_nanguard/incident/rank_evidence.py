@@ -1,4 +1,4 @@
-"""What this rank can say of its own gradients after an alarm: counts where the values still exist, norms elsewhere."""
+"""What this rank knows of its own gradients after an alarm: counts where the values still exist, norms elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RankEvidence:
 NOTHING = RankEvidence(
     LocalGradients(None, (), {}, 0), ReducedState(None, 0, (), 0), (), False, False, False, False, False
 )
-"""What a rank says whose own evidence could not be collected."""
+"""The evidence of a rank where it could not be collected."""
 
 
 def collect(guarded: GuardedOptimizer, limit: float) -> RankEvidence:
@@ -98,9 +98,9 @@ def _reduced(guarded: GuardedOptimizer) -> tuple[float | None, list[BadParameter
 
 
 def _local(guarded: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
-    """Norm of the rank, its bad parameters, and whether a bucket is bad whose parameters cannot be told apart.
+    """Norm of the rank, its bad parameters, and whether a bucket is bad of which only one norm was taken.
 
-    A count is taken after the reduction. It says something of a parameter only if that was not finite before it.
+    A count is taken after the reduction. It counts for a parameter only if that was not finite before it.
     """
     counted = {one.name: one for one in _counted(guarded)}
     found: list[BadParameter] = []
@@ -126,7 +126,7 @@ def _local(guarded: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None
 
 
 def _uncounted(entry: ParameterEntry) -> BadParameter:
-    """A parameter of which nothing is left to count."""
+    """A parameter whose values from before the reduction are gone."""
     return BadParameter(entry.name, entry.local_name, entry.shape, None, "finite", None, None, None, None)
 
 

@@ -119,7 +119,7 @@ def conclude(summaries: Sequence[RankSummary], sizes: ParallelSizes) -> Exchange
     places = {one.rank: one.coordinates for one in summaries}
     clean = tuple(one.rank for one in summaries if one.rank not in before and one.rank not in after)
     faulty = [one.rank for one in summaries if one.own_fault]
-    note = phrase("the guard itself failed on {ranks}; what is said there is incomplete", ranks=name_ranks(faulty))
+    note = phrase("the guard itself failed on {ranks}; their evidence is incomplete", ranks=name_ranks(faulty))
     return ExchangeOutcome(
         kind,
         RankSets(tuple(sorted(before)), tuple(sorted(after)), clean),

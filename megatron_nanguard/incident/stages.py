@@ -186,11 +186,11 @@ class _Stages:
             passes: None where this rank cannot.
             lower_scale: outcome of the check at a lower scale, if there was one.
             is_state_clean: the audit of this rank found nothing.
-        Collective: all voters, decided alike from the exchange.
+        Collective: all voters; whether, is decided from the exchange and the same on all.
         """
         if refused is not None:
             return Replayed(refused)
-        assert passes is not None, "this rank said that it can"
+        assert passes is not None, "this rank reported that it can"
         passes.bad_ranks = frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only))
         has_dynamic_scale = self._alarm.has(Flag.DYNAMIC_SCALE)
         return Replayer(passes, is_state_clean, has_dynamic_scale, lower_scale).run()

@@ -1,1 +1,1 @@
-"""What is done about an incident, alike on all ranks because it is decided from exchanged integers alone."""
+"""What is done about an incident; the same on all ranks, since it is decided from exchanged integers alone."""

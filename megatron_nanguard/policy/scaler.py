@@ -1,4 +1,4 @@
-"""fp16: overflow is how a dynamic loss scaler finds its scale. When is it more than that?"""
+"""fp16: a dynamic loss scaler finds its scale by overflow. Decides which overflows are more than that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COUNTED_SKIP = PolicyOutcome("scaler", "skip", None, "")
 
 
 class Judgement(Enum):
-    """What a step with a dynamic loss scaler is."""
+    """What a step is, judged by its flags and the skips before it."""
 
     CLEAR = "clear"
     """Applied."""
@@ -29,18 +29,18 @@ class ScalerTally:
 
     Attributes:
         limit: the Nth skip in a row is an incident.
-        can_check: steps can be run again, as far as the settings go.
-        searching: no step was applied yet: the scaler looks for its first scale.
-        row: skips in a row.
-        rest: steps until a check is due again.
-        before: what `searching` and `row` were before the step judged last.
+        can_check: the settings let a step be run again.
+        searching: the scaler looks for its first scale; no step was applied yet.
+        skips_in_a_row: up to the last step.
+        steps_to_check: steps until the next check may be made.
+        before: `searching` and `skips_in_a_row` before the step that was judged last.
     """
 
     limit: int
     can_check: bool = False
     searching: bool = True
-    row: int = 0
-    rest: int = 0
+    skips_in_a_row: int = 0
+    steps_to_check: int = 0
     before: tuple[bool, int] = (True, 0)
 
     def judge(self, gradients: bool, loss: bool, minimal_scale: bool, raised_scale: bool) -> Judgement:
@@ -52,27 +52,29 @@ class ScalerTally:
             minimal_scale: the scale cannot go down any further.
             raised_scale: the scale went up, and no step was applied at it yet.
         """
-        self.before = self.searching, self.row
-        self.rest = max(self.rest - 1, 0)
+        self.before = self.searching, self.skips_in_a_row
+        self.steps_to_check = max(self.steps_to_check - 1, 0)
         if loss:
             return Judgement.INCIDENT
         if not gradients:
-            self.searching, self.row = False, 0
+            self.searching, self.skips_in_a_row = False, 0
             return Judgement.CLEAR
-        self.row += 1
-        if minimal_scale or (not self.searching and self.row >= self.limit):
-            self.row = 0
+        self.skips_in_a_row += 1
+        if minimal_scale or (not self.searching and self.skips_in_a_row >= self.limit):
+            self.skips_in_a_row = 0
             return Judgement.INCIDENT
         is_scaler_at_work = self.searching or raised_scale
-        return Judgement.CHECK if self.can_check and not self.rest and not is_scaler_at_work else Judgement.SKIP
+        return (
+            Judgement.CHECK if self.can_check and not self.steps_to_check and not is_scaler_at_work else Judgement.SKIP
+        )
 
     def checked(self, window: int, is_bad: bool) -> None:
-        """A check came to its end, or turned out to be impossible.
+        """A check is over, or turned out to be impossible.
 
         Args:
             window: steps from this check to the next one at the earliest.
             is_bad: the step is an incident.
         """
-        self.rest = window
+        self.steps_to_check = window
         if is_bad:
-            self.row = 0
+            self.skips_in_a_row = 0

@@ -87,7 +87,7 @@ class Pass:
 
 
 class RankPass(NamedTuple):
-    """What one rank says of a pass."""
+    """What one rank reports of a pass."""
 
     came_back: bool
     exact: bool

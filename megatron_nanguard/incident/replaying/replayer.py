@@ -238,7 +238,7 @@ class Replayer:
     # ---------------------------------------------------------------- summary
 
     def _summary(self, plain: Pass, agreement: PassAgreement, lost: Sequence[str], is_exact: bool) -> ReplaySummary:
-        """What the post-mortem says of the replay.
+        """The summary of the replay for the post-mortem.
 
         Args:
             lost: what could not be put back bit for bit.

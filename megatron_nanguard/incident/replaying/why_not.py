@@ -33,7 +33,7 @@ def _reads_data(guarded: GuardedOptimizer) -> bool:
 
 
 def refusal(outcome: ExchangeOutcome, why_not: str, fault: str | None) -> ReplaySummary | None:
-    """Why no rank runs the step again; None if all do. Decided alike on all ranks; the obstacle is this rank's own.
+    """Why no rank runs the step again; None if all do. The same on all ranks but for the obstacle.
 
     Args:
         why_not: this rank cannot; empty when it can.

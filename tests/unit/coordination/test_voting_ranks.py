@@ -23,10 +23,8 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
     yield made
 
 
-def electorates(
-    store: Clients, built: tuple[int, ...], ranks: tuple[int, ...] = (0, 1, 2, 3)
-) -> dict[int, VotingRanks]:
-    """One electorate per rank; some ranks have built the optimizer."""
+def ranks_of(store: Clients, built: tuple[int, ...], ranks: tuple[int, ...] = (0, 1, 2, 3)) -> dict[int, VotingRanks]:
+    """The voting ranks as each rank sees them; some have built the optimizer."""
     found = {rank: VotingRanks(PrefixStore("optimizer/1", store(rank)), ranks, rank) for rank in ranks}
     for rank in built:
         found[rank].register()
@@ -34,7 +32,7 @@ def electorates(
 
 
 def test_when_all_have_built_it_the_whole_world_votes_on_the_default_group(store: Clients, groups: list[Any]) -> None:
-    found = electorates(store, built=(0, 1, 2, 3))
+    found = ranks_of(store, built=(0, 1, 2, 3))
     voters = together({rank: one.voters for rank, one in found.items()})
     assert {one.ranks for one in voters.values() if one} == {(0, 1, 2, 3)}
     assert {one.group for one in voters.values() if one} == {None}
@@ -42,7 +40,7 @@ def test_when_all_have_built_it_the_whole_world_votes_on_the_default_group(store
 
 
 def test_only_those_that_have_built_it_vote_on_a_group_of_their_own(store: Clients, groups: list[Any]) -> None:
-    found = electorates(store, built=(0, 2, 3))
+    found = ranks_of(store, built=(0, 2, 3))
     voters = together({rank: one.voters for rank, one in found.items()})
     assert voters[1] is None
     assert [one.ranks for rank, one in voters.items() if one] == [(0, 2, 3)] * 3
@@ -50,7 +48,7 @@ def test_only_those_that_have_built_it_vote_on_a_group_of_their_own(store: Clien
 
 
 def test_a_rank_that_builds_it_after_the_first_decision_is_no_voter(store: Clients, groups: list[Any]) -> None:
-    found = electorates(store, built=(0, 1))
+    found = ranks_of(store, built=(0, 1))
     first = found[0].voters()
     found[3].register()
     assert first is not None
@@ -62,7 +60,7 @@ def test_a_rank_that_builds_it_after_the_first_decision_is_no_voter(store: Clien
 
 
 def test_a_smaller_parallel_world_has_a_group_even_if_all_of_it_votes(store: Clients, groups: list[Any]) -> None:
-    found = electorates(store, built=(2, 3), ranks=(2, 3))
+    found = ranks_of(store, built=(2, 3), ranks=(2, 3))
     voters = found[2].voters()
     assert voters is not None
     assert voters.ranks == (2, 3)
@@ -70,13 +68,13 @@ def test_a_smaller_parallel_world_has_a_group_even_if_all_of_it_votes(store: Cli
 
 
 def test_asked_again_the_same_voters_answer_without_a_second_group(store: Clients, groups: list[Any]) -> None:
-    found = electorates(store, built=(0, 1))
+    found = ranks_of(store, built=(0, 1))
     assert found[0].voters() is found[0].voters()
     assert groups == [(0, 1)]
 
 
 def test_two_optimizers_have_voters_of_their_own(store: Clients, groups: list[Any]) -> None:
-    first = electorates(store, built=(0, 1, 2, 3))
+    first = ranks_of(store, built=(0, 1, 2, 3))
     second = VotingRanks(PrefixStore("optimizer/2", store(3)), (0, 1, 2, 3), 3)
     second.register()
     voters, others = first[3].voters(), second.voters()

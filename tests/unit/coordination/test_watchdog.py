@@ -45,7 +45,7 @@ def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
     assert [thread.name for thread in threading.enumerate() if thread.name == "nanguard-watchdog"] == []
 
 
-def test_past_the_deadline_of_its_stage_the_rank_leaves_and_tells_the_others(store: Clients, log: Log) -> None:
+def test_past_the_deadline_of_its_stage_the_rank_leaves_and_reports_to_the_others(store: Clients, log: Log) -> None:
     leave, mine = Leaving(), store(5)
     with watchdog(mine, leave) as dog:
         dog.stage("exchange", seconds=0.3)
@@ -77,7 +77,7 @@ def test_a_stage_that_runs_the_step_again_may_take_longer_by_healthy_steps(store
     assert leave.codes == [EXIT_CODE]
 
 
-def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(store: Clients, log: Log) -> None:
+def test_when_another_rank_has_failed_the_rank_leaves_long_before_its_deadline(store: Clients, log: Log) -> None:
     leave = Leaving()
     with watchdog(store(5), leave) as dog:
         dog.stage("exchange", seconds=600.0)
@@ -85,11 +85,11 @@ def test_told_by_the_store_the_rank_leaves_long_before_its_deadline(store: Clien
         assert leave.left.wait(10)
     assert leave.codes == [EXIT_CODE]
     assert log.messages == [
-        "rank 5 leaves an incident in stage 'exchange': told by rank 3, stage exchange: out of memory"
+        "rank 5 leaves an incident in stage 'exchange': reported by rank 3, stage exchange: out of memory"
     ]
 
 
-def test_a_body_that_fails_tells_the_others_and_leaves(store: Clients, log: Log) -> None:
+def test_a_body_that_fails_reports_to_the_others_and_leaves(store: Clients, log: Log) -> None:
     leave, mine = Leaving(), store(5)
     with pytest.raises(ValueError, match="row"), watchdog(mine, leave) as dog:
         dog.stage("exchange", seconds=600.0)

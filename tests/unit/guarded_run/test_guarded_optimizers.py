@@ -9,10 +9,10 @@ from tests.unit.conftest import Log
 
 def test_the_last_rank_says_what_all_of_them_make(world_of_one: None, log: Log) -> None:
     for number, size in enumerate((1 << 30, 3 << 30)):
-        meeting = RunHandshake((0, 1), 300)
-        meeting.rank = number
+        handshake = RunHandshake((0, 1), 300)
+        handshake.rank = number
         assert log.messages == []
-        log_capture_size(meeting, 1, size)
+        log_capture_size(handshake, 1, size)
     assert log.messages == ["--nanguard-capture full: each incident takes 4.00 GiB over all 2 ranks"]
 
 

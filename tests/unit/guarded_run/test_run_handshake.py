@@ -1,4 +1,4 @@
-"""Handshake, electorates and keys of one parallel world."""
+"""Handshake, voting ranks and keys of one parallel world."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def declaration(declined: list[str]) -> Declaration:
 def test_optimizers_are_numbered_and_this_rank_is_a_voter_of_each() -> None:
     mine = RunHandshake((0,), 1)
     first, second = mine.voting_ranks(), mine.voting_ranks()
-    for electorate in (first, second):
-        voters = electorate.voters()
+    for voting_ranks in (first, second):
+        voters = voting_ranks.voters()
         assert voters is not None
         assert (voters.ranks, voters.group) == ((0,), None)
     assert mine.store("optimizer/2").check(["built/0"])

@@ -113,7 +113,7 @@ def test_a_dead_step_has_no_bad_rank() -> None:
 
 def test_ranks_whose_own_guard_failed_are_named() -> None:
     outcome = concluded(bad_before={0}, bad_after={0}, own_fault={3, 6})
-    assert outcome.notes == ("the guard itself failed on ranks 3, 6; what is said there is incomplete",)
+    assert outcome.notes == ("the guard itself failed on ranks 3, 6; their evidence is incomplete",)
     assert outcome.ranks.clean == (1, 2, 3, 4, 5, 6, 7)
 
 
