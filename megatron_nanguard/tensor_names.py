@@ -12,14 +12,16 @@ _PLAIN = (int, float, str, torch.dtype, torch.device)
 
 Path = tuple[Any, ...]
 """Keys and indexes from the outermost container to a tensor."""
+Attributes = Callable[[object], Mapping[str, object]]
+"""Gives the attributes of an object that is no container."""
 
 
-def _no_attributes(value: Any) -> Mapping[str, Any]:
+def _no_attributes(value: object) -> Mapping[str, object]:
     return {}
 
 
 def tensors_in(
-    value: Any, attributes: Callable[[Any], Mapping[str, Any]] = _no_attributes, path: Path = ()
+    value: object, attributes: Attributes = _no_attributes, path: Path = ()
 ) -> Iterator[tuple[Path, Tensor]]:
     """Yield every tensor in nested mappings, lists and tuples with its path, depth first.
 
@@ -37,16 +39,14 @@ def tensors_in(
     if value is None or isinstance(value, _PLAIN):
         return
     if isinstance(value, list | tuple):
-        inside: list[tuple[Any, Any]] = list(enumerate(value))
+        inside: list[tuple[Any, object]] = list(enumerate(value))
     else:
         inside = list((value if isinstance(value, Mapping) else attributes(value)).items())
     for key, item in inside:
         yield from tensors_in(item, attributes, (*path, key))
 
 
-def named_tensors(
-    value: Any, attributes: Callable[[Any], Mapping[str, Any]] = _no_attributes
-) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(value: object, attributes: Attributes = _no_attributes) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of `tensors_in` with a name such as `hidden_states` or `images.0`; a bare tensor has none."""
     for path, tensor in tensors_in(value, attributes):
         yield ".".join(map(str, path)), tensor

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -167,7 +167,7 @@ ALLOWED: Final = frozenset(_NAMES.split())
 """
 
 
-def allowed_operator(name: str) -> Any:
+def allowed_operator(name: str) -> OpOverload:
     """Look up an operator that a bundle names.
 
     Raises:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -61,8 +61,8 @@ class CaughtCall:
 
 @dataclass
 class _Pending:
-    func: Any
-    first: Any
+    func: OpOverload
+    first: object
     saved: SavedCall
     live: dict[str, Tensor]
     copies: dict[str, Tensor] | None = None
@@ -86,7 +86,7 @@ class CallCatcher:
         self._rank = rank
         self._pending: _Pending | None = None
 
-    def before(self, event: int, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def before(self, event: int, func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """See the inputs of one operator.
 
         Sync: waits for the device if it is a chosen one that writes into its inputs; else none.
@@ -101,7 +101,7 @@ class CallCatcher:
         except CannotSave as error:
             self._caught(CaughtCall(replace(saved, why_not=str(error))))
 
-    def after(self, out: Any) -> None:
+    def after(self, out: object) -> None:
         """See the result of the same operator.
 
         Sync: waits for the device if it is a chosen one; else none.
@@ -121,7 +121,9 @@ class CallCatcher:
             self.calls[event] = replace(call, saved=replace(call.saved, event=event))
         self._due.clear()
 
-    def _prepare(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], saved: SavedCall) -> _Pending:
+    def _prepare(
+        self, func: object, args: Sequence[object], kwargs: Mapping[str, object], saved: SavedCall
+    ) -> _Pending:
         if not isinstance(func, OpOverload):
             raise CannotSave("it has no schema")
         if func.namespace in COMMUNICATION:

@@ -29,7 +29,7 @@ from megatron_nanguard.arbitration.packing import (
     describe_tensors,
     host_copies,
 )
-from megatron_nanguard.arbitration.repro import CannotRun, find_class
+from megatron_nanguard.arbitration.repro import CannotRun, Function, find_class
 from megatron_nanguard.records.bundle import Argument, SavedCall, Value
 
 _Result = TypeVar("_Result")
@@ -128,7 +128,7 @@ class FunctionCatcher:
             _quietly(self._keep, inputs, dict(zip(names, results, strict=False)))
         return result
 
-    def _inputs(self, args: Sequence[Any]) -> _Inputs:
+    def _inputs(self, args: Sequence[object]) -> _Inputs:
         packer, packed, notes = Packer(), [], []
         for name, value in zip(self._names_of(args), args, strict=False):
             try:
@@ -147,7 +147,7 @@ class FunctionCatcher:
         )
         return self._with_tensors(_Inputs(saved, {}), packer.tensors)
 
-    def _names_of(self, args: Sequence[Any]) -> list[str]:
+    def _names_of(self, args: Sequence[object]) -> list[str]:
         """Argument names by the signature; `args.0` and so on for those of `*args`."""
         parameters = self._parameters
         if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
@@ -156,7 +156,7 @@ class FunctionCatcher:
             return [parameter.name for parameter in named] + gathered
         return [parameter.name for parameter in parameters]
 
-    def _with_gradients(self, inputs: _Inputs, grads: Sequence[Any]) -> _Inputs:
+    def _with_gradients(self, inputs: _Inputs, grads: Sequence[object]) -> _Inputs:
         packer = Packer()
         try:
             packed = tuple(packer.argument(f"grad_output.{index}", grad) for index, grad in enumerate(grads))
@@ -175,7 +175,7 @@ class FunctionCatcher:
         described = {**inputs.saved.tensors, **describe_tensors(copies, live)}
         return _Inputs(replace(inputs.saved, tensors=described), {**inputs.tensors, **copies})
 
-    def _keep(self, inputs: _Inputs, results: dict[str, Any]) -> None:
+    def _keep(self, inputs: _Inputs, results: dict[str, object]) -> None:
         outputs = tuple(describe_output(name, tensor) for name, tensor in results.items() if isinstance(tensor, Tensor))
         suspicion = 0
         if not all(output.is_finite for output in outputs):
@@ -185,7 +185,7 @@ class FunctionCatcher:
             saved = replace(inputs.saved, outputs=outputs)
             self.call = CaughtCall(saved, inputs.tensors, function=self._function(saved.notes))
 
-    def _function(self, notes: Sequence[str]) -> Callable[[dict[str, Any], dict[str, Any]], Any]:
+    def _function(self, notes: Sequence[str]) -> Function:
         cls = self._cls
 
         def apply(args: dict[str, Any], kwargs: dict[str, Any]) -> Any:

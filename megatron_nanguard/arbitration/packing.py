@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from megatron_nanguard.arbitration.repro import count
 from megatron_nanguard.records.bundle import Argument, SavedOutput, SavedTensor, Value, ValueKind
@@ -29,7 +29,7 @@ class Packer:
         self.tensors: dict[str, Tensor] = {}
 
     def operator(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
         """Positional and keyword arguments of an operator, with the names of its schema.
 
@@ -40,7 +40,7 @@ class Packer:
         positional = tuple(self.argument(name, value) for name, value in zip(names, args, strict=False))
         return positional, tuple(self.argument(name, value) for name, value in kwargs.items())
 
-    def argument(self, name: str, value: Any) -> Argument:
+    def argument(self, name: str, value: object) -> Argument:
         """One argument.
 
         Raises:
@@ -51,7 +51,7 @@ class Packer:
             return Argument(name, tuple(values), is_list=True)
         return Argument(name, (self._value(name, value),))
 
-    def _value(self, name: str, value: Any) -> Value:
+    def _value(self, name: str, value: object) -> Value:
         if isinstance(value, Tensor):
             return self._tensor(name, value)
         if isinstance(value, torch.Generator):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from megatron_nanguard.records.bundle import Argument, RowCut
 
@@ -34,7 +34,7 @@ ROWS_OF: Mapping[str, frozenset[str]] = {
 
 
 def row_arguments(
-    func: Any, args: Sequence[Argument], tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
+    func: OpOverload, args: Sequence[Argument], tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]
 ) -> set[str]:
     """Names of the tensors to cut; empty where rows depend on each other or may do so."""
     if not outputs or any(output.dim() == 0 for output in outputs):

@@ -43,7 +43,7 @@ class Batcher:
         self.tensors: dict[str, Tensor] = {}
         self.left_out: list[str] = []
 
-    def take_apart(self, batch: Sequence[Sequence[Any]]) -> tuple[CapturedIterator, ...]:
+    def take_apart(self, batch: Sequence[Sequence[object]]) -> tuple[CapturedIterator, ...]:
         """Turn the items of each data iterator into records."""
         return tuple(
             CapturedIterator(
@@ -55,10 +55,10 @@ class Batcher:
             for number, items in enumerate(batch)
         )
 
-    def _leaves(self, value: Any, path: tuple[str, ...], name: str) -> Iterator[Leaf]:
+    def _leaves(self, value: object, path: tuple[str, ...], name: str) -> Iterator[Leaf]:
         if isinstance(value, Tensor) and can_hold(value):
             yield self._tensor(value, path, name)
-        elif type(value) in _KINDS and _has_plain_keys(value):
+        elif isinstance(value, dict | list | tuple) and type(value) in _KINDS and _has_plain_keys(value):
             yield Leaf(path, _KINDS[type(value)])
             pairs = value.items() if isinstance(value, dict) else enumerate(value)
             for key, inner in pairs:
@@ -120,5 +120,5 @@ def _value(leaf: Leaf, tensors: Mapping[str, Tensor], device: torch.device) -> A
     return _READ[leaf.kind](leaf.text)
 
 
-def _has_plain_keys(value: Any) -> bool:
+def _has_plain_keys(value: object) -> bool:
     return not isinstance(value, dict) or all(type(key) in (str, int) for key in value)

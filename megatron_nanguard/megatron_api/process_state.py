@@ -154,12 +154,12 @@ def _copied(value: Any) -> Any:
     return twin
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def _tensors(value: object) -> list[Tensor]:
     """The tensors that `_copied` would copy, in an order that does not depend on which sum was made first."""
     return [tensor for _, tensor in sorted(named_tensors(value, _dataclass_fields), key=itemgetter(0))]
 
 
-def _dataclass_fields(value: Any) -> dict[str, Any]:
+def _dataclass_fields(value: object) -> dict[str, object]:
     return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
 
 

@@ -60,7 +60,7 @@ class ReloadJob:
 
     def __init__(self, incident: Path) -> None:
         self._incident = incident
-        self._optimizers: list[tuple[Any, Sequence[Any]]] = []
+        self._optimizers: list[tuple[MegatronOptimizer, Sequence[ModelChunk]]] = []
         self._host_checks = host_program.HostChecks()
         self._before = BeforeReduction(per_parameter=True)
         self._step: ReloadedStep | None = None
@@ -137,11 +137,11 @@ class ReloadJob:
         """Compare here on a rank without trainable parameters, which may never call ``prepare_grads``."""
         return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
 
-    def stands_aside(self, rejection_func: Any) -> bool:
+    def stands_aside(self, rejection_func: object) -> bool:
         """Whether to skip a check of Megatron: those for NaN and Inf."""
         return host_program.is_nan_check(rejection_func)
 
-    def _optimizer_of(self, chunks: Sequence[ModelChunk]) -> Any:
+    def _optimizer_of(self, chunks: Sequence[ModelChunk]) -> MegatronOptimizer | None:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
         return next((optimizer for optimizer, _ in known), None)
 

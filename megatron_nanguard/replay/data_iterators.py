@@ -192,7 +192,7 @@ def copied(item: Any) -> Any:
     return twin
 
 
-def vars_of(item: Any) -> dict[str, Any]:
+def vars_of(item: object) -> dict[str, Any]:
     """Attributes of an object such as a batch class; none for functions and for objects without a `__dict__`."""
     return {} if callable(item) else getattr(item, "__dict__", {})
 
@@ -206,11 +206,11 @@ class FetchedItem:
         content: the copy.
     """
 
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: object) -> None:
         self.content = copied(item)
         self._originals = [weakref.ref(tensor) for _, tensor in named_tensors(item, vars_of)]
 
-    def changed(self, consumed: Any = None) -> list[str]:
+    def changed(self, consumed: object = None) -> list[str]:
         """Names of the tensors that still exist and differ from the copy by now.
 
         Args:

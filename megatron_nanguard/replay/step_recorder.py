@@ -127,7 +127,7 @@ def _form(batch: Batch) -> list[list[list[tuple[str, torch.Size]]]]:
     return [[_shapes(item) for item in items] for items in batch]
 
 
-def _shapes(item: Any) -> list[tuple[str, torch.Size]]:
+def _shapes(item: object) -> list[tuple[str, torch.Size]]:
     return [(name, tensor.shape) for name, tensor in named_tensors(item, vars_of)]
 
 

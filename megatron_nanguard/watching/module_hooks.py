@@ -67,7 +67,7 @@ class ModuleHooks:
         self._running.clear()
         self._numbers.clear()
 
-    def _before(self, name: str, module: Module, args: Any, kwargs: Any) -> None:
+    def _before(self, name: str, module: Module, args: object, kwargs: object) -> None:
         with self._guarded("watch"):
             phase: WatchPhase = "forward" if torch._C._current_autograd_node() is None else "recompute"
             number = self._numbers[name, phase]
@@ -75,7 +75,7 @@ class ModuleHooks:
             inputs = dict(named_tensors(args)) | dict(named_tensors(kwargs))
             self._running[module] = WatchedCall.begin(module, name, phase, number, inputs)
 
-    def _after(self, name: str, module: Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _after(self, name: str, module: Module, args: object, kwargs: object, output: object) -> None:
         with self._guarded("watch"):
             call = self._running.pop(module, None)
             if call is None:
