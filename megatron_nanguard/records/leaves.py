@@ -35,7 +35,8 @@ def map_leaves(
         rebuild: makes what takes the place of a dataclass, from the old one and its changed fields by name.
     """
     if isinstance(value, (tuple, list)):
-        return type(value)(map_leaves(item, change, rebuild) for item in value)
+        items = [map_leaves(item, change, rebuild) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     if isinstance(value, dict):
         return {key: map_leaves(item, change, rebuild) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

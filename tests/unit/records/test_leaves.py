@@ -43,3 +43,12 @@ def test_a_dataclass_can_become_something_else() -> None:
 
 def test_a_class_is_a_value_like_any_other() -> None:
     assert list(leaves_of([Inner])) == [Inner]
+
+
+def test_a_tuple_of_a_class_of_its_own_becomes_a_plain_one() -> None:
+    class Size(tuple[int, ...]):
+        """Like torch.Size, which is no tuple to the JSON writer."""
+
+    changed = map_leaves(Size((2, 3)), lambda value: value + 1)
+
+    assert (type(changed), changed) == (tuple, (3, 4))
