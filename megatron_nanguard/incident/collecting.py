@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.capture import Captured, random_state_tensors, without_tensors
-from megatron_nanguard.capture.leaves import Batcher
+from megatron_nanguard.capture.batch_leaves import Batcher
 from megatron_nanguard.capture.model_state import gradients_by_name, live_state, norms_by_name, split
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.capture import Captured, random_state_tensors, read
-from megatron_nanguard.capture.leaves import put_together
+from megatron_nanguard.capture.batch_leaves import put_together
 from megatron_nanguard.capture.model_state import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.model_state import put_back as put_state_back
 from megatron_nanguard.device import Device, device_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.capture.leaves import Batcher, put_together
+from megatron_nanguard.capture.batch_leaves import Batcher, put_together
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.records.capture import CapturedIterator, Leaf
 from megatron_nanguard.records.json.conversion import from_json, to_json
