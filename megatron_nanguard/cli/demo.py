@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from megatron_nanguard.errors import SettingsError
-from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.report import print_report
 from megatron_nanguard.report.opened_incident import open_incident
 

@@ -13,7 +13,7 @@ from megatron_nanguard.cli import say
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_incidents
-from megatron_nanguard.postmortem.reading import LoadedIncident, load_incident, read_traces
+from megatron_nanguard.postmortem.loading import LoadedIncident, load_incident, read_traces
 from megatron_nanguard.printable import printable_json
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.incident import Incident

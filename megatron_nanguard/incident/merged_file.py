@@ -14,9 +14,9 @@ from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, write_cause
 from megatron_nanguard.postmortem.job_history import earlier_incidents
+from megatron_nanguard.postmortem.loading import merge_directory, read_traces
 from megatron_nanguard.postmortem.merging.incident import ExchangedSets
 from megatron_nanguard.postmortem.merging.sentences import summarize
-from megatron_nanguard.postmortem.reading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.causes import Cause

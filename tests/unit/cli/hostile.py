@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from megatron_nanguard.diagnosis.concluding import conclude
-from megatron_nanguard.postmortem.reading import merge_directory, read_traces
+from megatron_nanguard.postmortem.loading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.fingerprint import Fingerprint

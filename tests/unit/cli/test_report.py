@@ -212,7 +212,7 @@ def test_report_imports_neither_torch_nor_megatron(tmp_path: Path) -> None:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
     loaded = {line.rpartition("|")[2].strip() for line in printed.splitlines()}
-    assert {"orjson", "click", "megatron_nanguard.postmortem.reading"} <= loaded
+    assert {"orjson", "click", "megatron_nanguard.postmortem.loading"} <= loaded
     assert loaded & {"torch", "megatron", "numpy", "rich.console", "plotly", "jinja2"} == set()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.replay import DecisionPoint
 from tests.unit.conftest import Log
 from tests.unit.guarded import Install

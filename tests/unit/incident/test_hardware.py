@@ -11,7 +11,7 @@ import pytest
 
 from megatron_nanguard.health import HealthWatch, polling
 from megatron_nanguard.health.polling import SourceAnswer
-from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.records.health import HealthDifference, HealthReading
 from megatron_nanguard.records.incident import Incident
 from tests.unit.incident.test_stages import SKIP, Watch, handle, run_in

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from megatron_nanguard.cli import say
-from megatron_nanguard.postmortem.reading import load_incident
+from megatron_nanguard.postmortem.loading import load_incident
 
 
 @click.command("hosts")
