@@ -29,9 +29,9 @@ class PoisonedInputGradient(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         """Poison a copy of the gradient, or remember it for pattern stale."""
-        gradient: Tensor = grad_outputs[0]
+        gradient = grad_outputs[0]
         trigger: Trigger = ctx.trigger
         if trigger.is_live(ctx.microbatch):
             gradient = gradient.clone()
@@ -53,7 +53,7 @@ class BackwardDrill(ModuleDrill):
         super().__init__(trigger, model)
         self.handles.append(self.module.register_forward_pre_hook(self._before, with_kwargs=True))
 
-    def _before(self, module: Module, args: Any, kwargs: Any) -> Any:
+    def _before(self, module: Module, args: object, kwargs: object) -> Any:
         execution, trigger = self.executions.begin(), self.trigger
         # A forward without gradients will be recomputed; the recompute gets the node.
         if execution is None or not torch.is_grad_enabled():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -65,7 +65,7 @@ class Executions:
         """Take the hook off the chunk."""
         self._handle.remove()
 
-    def _chunk_begins(self, chunk: ModelChunk, args: Any) -> None:
+    def _chunk_begins(self, chunk: ModelChunk, args: object) -> None:
         if self._is_open and not is_inside_backward():
             self._microbatch += 1
 

@@ -26,7 +26,7 @@ class PoisonedOutput(torch.autograd.Function):
         return poisoned
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         """Pass the gradient through unchanged."""
         return grad_outputs[0], None, None
 
@@ -42,10 +42,10 @@ class ForwardDrill(ModuleDrill):
             self.module.register_forward_hook(self._after),
         ]
 
-    def _before(self, module: Module, args: Any) -> None:
+    def _before(self, module: Module, args: object) -> None:
         self._current = self.executions.begin()
 
-    def _after(self, module: Module, args: Any, output: Any) -> Any:
+    def _after(self, module: Module, args: object, output: object) -> object:
         execution, trigger = self._current, self.trigger
         if execution is None:
             return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.guard.step_decisions import StepDecisions
@@ -11,7 +10,14 @@ from megatron_nanguard.guarded_run import GuardedOptimizers, GuardedRun
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.optimizers import is_stub
-from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, GradNorm, MegatronOptimizer, StepResult
+from megatron_nanguard.megatron_api.protocols import (
+    AnyBucketGroup,
+    GradNorm,
+    MegatronOptimizer,
+    Schedule,
+    ScheduleArguments,
+    StepResult,
+)
 from megatron_nanguard.policy import actions
 from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.records.incident import PolicyOutcome
@@ -44,7 +50,7 @@ class Steps:
         self._depth = 0
         self._num_unseen = 0
 
-    def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def schedule_called(self, schedule: Schedule, kwargs: ScheduleArguments) -> ScheduleArguments:
         """A forward-backward pass begins; evaluation is no step. Returns the keyword arguments to go on with."""
         if kwargs.get("forward_only", False):
             return kwargs

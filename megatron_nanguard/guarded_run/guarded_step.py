@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,13 @@ from torch import Tensor
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api import buffers, host_program, optimizers
-from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
+from megatron_nanguard.megatron_api.protocols import (
+    AnyBucketGroup,
+    MegatronOptimizer,
+    ModelChunk,
+    Schedule,
+    ScheduleArguments,
+)
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay import StepRecorder
@@ -59,7 +65,7 @@ class GuardedStep:
         self._opened = 0.0
         self._seconds: deque[float] = deque(maxlen=64)
 
-    def open(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def open(self, schedule: Schedule, kwargs: ScheduleArguments) -> dict[str, Any]:
         """Begin a step, or begin it again when the host repeats the pass.
 
         Args:
@@ -79,7 +85,7 @@ class GuardedStep:
         self.rng = self._random_states()
         return {**recorded, "forward_step_func": self.losses.listen(kwargs["forward_step_func"])}
 
-    def _recorded(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _recorded(self, schedule: Schedule, kwargs: ScheduleArguments) -> ScheduleArguments:
         """Record the call. Where that fails, this run has no replay; everything else goes on."""
         if self.recorder is not None:
             shield = Shield()

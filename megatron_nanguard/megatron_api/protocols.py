@@ -25,6 +25,19 @@ None until 0.10 from a leaf optimizer that does not clip."""
 StepResult = tuple[bool, GradNorm, int | None]
 """What an optimizer's ``step`` returns: whether the step was applied, gradient norm, number of zeros."""
 
+Schedule = Callable[..., Any]
+"""A forward-backward function of megatron/core/pipeline_parallel/schedules.py; it takes keyword arguments alone."""
+
+ScheduleArguments = Mapping[str, Any]
+"""Keyword arguments of a schedule. Read are ``model``, ``data_iterator``, ``forward_step_func``, ``num_microbatches``
+and ``forward_only``."""
+
+ForwardStep = Callable[..., Any]
+"""``forward_step_func(data_iterator, model, ...)`` of the training script: returns the output and a `LossFunction`."""
+
+LossFunction = Callable[..., Any]
+"""``loss_func(output)``: returns (loss, values to log), or (sum of losses, number of tokens, values to log)."""
+
 
 class ModelParameter(Parameter):
     """A parameter of the model, with the marks that Megatron puts on it.

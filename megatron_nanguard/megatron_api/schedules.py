@@ -11,7 +11,7 @@ from typing import Any
 
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 
-Around = Callable[["int | None", int, bool], AbstractContextManager[Any]]
+Around = Callable[["int | None", int, bool], AbstractContextManager[object]]
 """``around(microbatch, chunk, in_backward)`` gives the context of a step; the micro-batch is None if unknown."""
 
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
@@ -41,7 +41,7 @@ def _forward(
     signature = inspect.signature(step)
 
     @functools.wraps(step)
-    def forward_step(*args: Any, **kwargs: Any) -> Any:
+    def forward_step(*args: object, **kwargs: object) -> object:
         given = signature.bind(*args, **kwargs).arguments
         chunk = next((number for number, chunk in enumerate(chunks) if chunk is given["model"]), 0)
         microbatch = given.get("current_microbatch")
@@ -59,7 +59,7 @@ def _backward(
     step: Callable[..., Any], around: Around, outputs: dict[int, tuple[int | None, int]]
 ) -> Callable[..., Any]:
     @functools.wraps(step)
-    def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def backward_step(input_tensor: object, output_tensor: object, *args: object, **kwargs: object) -> object:
         microbatch, chunk = outputs.pop(id(_first(output_tensor)), (None, 0))
         with around(microbatch, chunk, True):
             return step(input_tensor, output_tensor, *args, **kwargs)
@@ -67,5 +67,5 @@ def _backward(
     return backward_step
 
 
-def _first(value: Any) -> Any:
+def _first(value: object) -> object:
     return value[0] if isinstance(value, list | tuple) else value

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from megatron_nanguard.patching import Args, Kwargs, PatchPoint, Target, Wrapped, Wrapper
+
+if TYPE_CHECKING:
+    from megatron_nanguard.megatron_api.protocols import Schedule, ScheduleArguments
 
 MODULE = "megatron.core.pipeline_parallel.schedules"
 
 
-def make_wrapper(schedule_called: Callable[[Wrapped, Kwargs], Kwargs]) -> Wrapper:
+def make_wrapper(schedule_called: Callable[[Schedule, ScheduleArguments], ScheduleArguments]) -> Wrapper:
     """``schedule_called(schedule, kwargs)`` gives the keyword arguments to go on with."""
 
     def forward_backward(wrapped: Wrapped, instance: None, args: Args, kwargs: Kwargs) -> object:

@@ -15,7 +15,7 @@ from typing import Any
 import wrapt
 
 from megatron_nanguard.errors import PatchDeclined
-from megatron_nanguard.patching.point import PatchPoint, PointState, Target, Wrapper
+from megatron_nanguard.patching.point import PatchPoint, PointState, Target, Wrapped, Wrapper
 from megatron_nanguard.patching.shield import Shield
 
 log = logging.getLogger("megatron_nanguard")
@@ -27,10 +27,10 @@ class Applied:
 
     point: PatchPoint
     target: Target
-    owner: Any
+    owner: object
     name: str
-    original: Any
-    wrapper: Any
+    original: Wrapped
+    wrapper: Wrapped
 
 
 class Engine:
@@ -123,12 +123,12 @@ class Engine:
         _exchange_copies(target, original, wrapper)
         self._applied.append(Applied(point, target, owner, name, original, wrapper))
 
-    def _wrap(self, point: PatchPoint, target: Target, original: Any, wrapper: Wrapper) -> Any:
+    def _wrap(self, point: PatchPoint, target: Target, original: Wrapped, wrapper: Wrapper) -> Wrapped:
         """Return a plain function, so that a class binds it and a config that holds it can be deep-copied."""
         is_method = "." in target.attribute
 
         @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             if not self.on:
                 return original(*args, **kwargs)
             self.fired[target.path] += 1
@@ -168,10 +168,10 @@ def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
         wrapt.register_post_import_hook(call, name)
 
 
-def _find(target: Target, module: ModuleType) -> tuple[Any, str]:
+def _find(target: Target, module: ModuleType) -> tuple[object, str]:
     """Return the object that holds the function, and its name there; (None, name) if the class is missing."""
     *path, name = target.attribute.split(".")
-    owner: Any = module
+    owner: object = module
     for part in path:
         owner = vars(owner).get(part)
         if owner is None:
@@ -179,7 +179,7 @@ def _find(target: Target, module: ModuleType) -> tuple[Any, str]:
     return owner, name
 
 
-def _exchange_copies(target: Target, old: Any, new: Any) -> None:
+def _exchange_copies(target: Target, old: object, new: object) -> None:
     """Replace the copies that other modules hold because they imported the function by name."""
     for copy in target.copies:
         holder, _, name = copy.partition(":")
@@ -187,7 +187,7 @@ def _exchange_copies(target: Target, old: Any, new: Any) -> None:
             setattr(sys.modules[holder], name, new)
 
 
-def _check_signature(target: Target, original: Any, point: PatchPoint) -> None:
+def _check_signature(target: Target, original: object, point: PatchPoint) -> None:
     if not callable(original):
         raise PatchDeclined(f"{target.path} is a {type(original).__name__}, a function is expected; lost: {point.lost}")
     seen = tuple(inspect.signature(original).parameters)
@@ -198,13 +198,13 @@ def _check_signature(target: Target, original: Any, point: PatchPoint) -> None:
         )
 
 
-def _takes_anything(function: Any) -> bool:
+def _takes_anything(function: Wrapped) -> bool:
     """Say whether the function takes *args and **kwargs, like a wrapper of another package."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _is_ours(there: Any, wrapper: Any) -> bool:
+def _is_ours(there: object, wrapper: Wrapped) -> bool:
     """Say whether this is our wrapper, or wraps it in a chain of ``__wrapped__``."""
     while there is not None:
         if there is wrapper:

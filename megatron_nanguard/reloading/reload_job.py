@@ -6,7 +6,7 @@ decision point        gradients are compared; every rank prints its comparison, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +19,14 @@ from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
-from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
+from megatron_nanguard.megatron_api.protocols import (
+    AnyBucketGroup,
+    MegatronOptimizer,
+    ModelChunk,
+    Schedule,
+    ScheduleArguments,
+    StepResult,
+)
 from megatron_nanguard.patch_points import (
     ESSENTIAL,
     forward_backward,
@@ -105,7 +112,7 @@ class ReloadJob:
                 print(line, flush=True)
         self._optimizers.append((optimizer, chunks))
 
-    def schedule_called(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def schedule_called(self, schedule: Schedule, kwargs: ScheduleArguments) -> ScheduleArguments:
         """Load the captured step, and pass its micro-batches to the schedule instead of the script's."""
         if kwargs.get("forward_only", False):
             return kwargs
@@ -133,7 +140,7 @@ class ReloadJob:
         self.has_compared = True
         raise SystemExit(code)
 
-    def step(self, step: Callable[[], Any], optimizer: MegatronOptimizer) -> Any:
+    def step(self, step: Callable[[], StepResult], optimizer: MegatronOptimizer) -> StepResult:
         """Compare here on a rank without trainable parameters, which may never call ``prepare_grads``."""
         return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
 

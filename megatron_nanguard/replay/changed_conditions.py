@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.device import Device
@@ -64,5 +65,5 @@ def lower_scale(chunks: Sequence[ModelChunk], factor: float = LOWERED) -> Iterat
             config.grad_scale_func = scale
 
 
-def _scaled(scale: Callable[[Any], Any], factor: float) -> Callable[[Any], Any]:
+def _scaled(scale: Callable[[Tensor], Tensor], factor: float) -> Callable[[Tensor], Tensor]:
     return lambda loss: scale(loss) * factor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api.buffers import gradient_tensors
-from megatron_nanguard.megatron_api.protocols import ModelChunk
+from megatron_nanguard.megatron_api.protocols import ModelChunk, Schedule, ScheduleArguments
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay.data_iterators import Batch, Recording, vars_of
 from megatron_nanguard.replay.snapshot import Snapshot
@@ -34,8 +34,8 @@ class RecordedCall:
             call of a step.
     """
 
-    schedule: Callable[..., Any]
-    kwargs: Mapping[str, Any]
+    schedule: Schedule
+    kwargs: ScheduleArguments
     chunks: Sequence[ModelChunk]
     device: Device
     grad_mode: bool
@@ -83,7 +83,7 @@ class StepRecorder:
         self.call: RecordedCall | None = None
         self.previous: Batch | None = None
 
-    def open(self, schedule: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def open(self, schedule: Schedule, kwargs: ScheduleArguments) -> dict[str, Any]:
         """Record a call that is about to be made.
 
         Returns:

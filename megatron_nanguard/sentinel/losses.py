@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from megatron_nanguard.megatron_api.protocols import ForwardStep, LossFunction
 
 Guarded = Callable[[str], AbstractContextManager[None]]
 
@@ -33,14 +34,14 @@ class Losses:
         self.losses.clear()
         self.num_tokens.clear()
 
-    def listen(self, forward_step_func: Callable[..., Any]) -> Callable[..., Any]:
+    def listen(self, forward_step_func: ForwardStep) -> ForwardStep:
         """Return a forward step whose loss function also records the losses.
 
         Source: megatron/core/pipeline_parallel/schedules.py, forward_step: ``output, loss_func`` is returned
         """
 
         @functools.wraps(forward_step_func)
-        def forward_step(*args: Any, **kwargs: Any) -> Any:
+        def forward_step(*args: object, **kwargs: object) -> object:
             returned = forward_step_func(*args, **kwargs)
             if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
                 return returned[0], self._listening(returned[1])
@@ -48,9 +49,9 @@ class Losses:
 
         return forward_step
 
-    def _listening(self, loss_func: Callable[..., Any]) -> Callable[..., Any]:
+    def _listening(self, loss_func: LossFunction) -> LossFunction:
         @functools.wraps(loss_func)
-        def loss(*args: Any, **kwargs: Any) -> Any:
+        def loss(*args: object, **kwargs: object) -> object:
             returned = loss_func(*args, **kwargs)
             if not kwargs.get("non_loss_data", False) and isinstance(returned, tuple):
                 with self._guarded("loss"):
@@ -60,7 +61,7 @@ class Losses:
         # A functools.partial has no __name__; wraps copies what there is.
         return loss
 
-    def _record(self, returned: tuple[Any, ...]) -> None:
+    def _record(self, returned: tuple[object, ...]) -> None:
         """(loss, logged) or (loss sum, number of tokens, logged); the schedule divides the loss in place afterwards."""
         if not isinstance(returned[0], Tensor) or returned[0].numel() != 1:
             return
