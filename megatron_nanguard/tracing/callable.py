@@ -29,7 +29,7 @@ MAX_STEPS = 12
 
 @dataclass(frozen=True)
 class NanTrace:
-    """What one traced call showed; `print` it.
+    """What one traced call showed. Its string is the text above.
 
     Attributes:
         record: origins with their paths, and the bad results and gradients that lead back to them.
@@ -41,7 +41,7 @@ class NanTrace:
 
     @property
     def origins(self) -> tuple[TracedOrigin, ...]:
-        """Where the bad values began, earliest first; empty when nothing bad came out."""
+        """Where the bad values began, earliest first; empty if neither the result nor a gradient is bad."""
         return self.record.origins
 
     def __str__(self) -> str:
@@ -49,19 +49,19 @@ class NanTrace:
 
 
 def trace_nan(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> NanTrace:
-    """Call `fn` once and follow what is bad in its result, or in the gradients it leaves, back to where it began.
+    """Call `fn` once, and follow bad values in its result and in the gradients it leaves back to where they began.
 
-    The backward is traced where `fn` runs it, as in `trace_nan(lambda: model(x).sum().backward())`; a bad loss is
-    followed where `fn` returns it. Bits are those of an untraced call. An infinity that was meant, such as that of a
-    mask, and what dies on the way are no origins.
+    To trace the backward, let `fn` run it, as in `trace_nan(lambda: model(x).sum().backward())`. To follow a bad loss,
+    let `fn` return it. The results have the same bits as those of an untraced call. Two things are no origins: an
+    infinity that is meant, such as the -inf of a mask, and a bad value without effect on the result or on a gradient.
 
     Args:
         fn: a module, a method of one, or anything else that can be called.
-        args: for `fn`.
-        kwargs: for `fn`.
+        args: positional arguments for `fn`.
+        kwargs: keyword arguments for `fn`.
     Raises:
         Exception: whatever `fn` raises.
-    Sync: two host reads per operator; several more for the few tensors that turn bad.
+    Sync: two host reads per tensor written; several more for the few tensors that turn bad.
     """
     owner = getattr(fn, "__self__", fn)
     tracer = CallableTracer([owner] if isinstance(owner, Module) else [])
@@ -77,13 +77,13 @@ def trace_nan(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> NanTrace:
 
 
 class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
-    """A tracer that is not told what there is: modules are named when they run, leaves when they get a gradient."""
+    """A tracer that knows no model: it names modules when they run, and leaves when they get a gradient."""
 
     def __init__(self, roots: list[Module]) -> None:
         """Nothing is traced before it is entered.
 
         Args:
-            roots: modules that are known before the call, with names of their own.
+            roots: modules whose names are known before the call.
         """
         self._roots: list[Module] = []
         self._module_names: dict[Module, str] = {}
@@ -91,39 +91,39 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
         self._num_leaves = 0
         for root in roots:
             self._name(root)
-        # Without roots as yet: whose gradients are looked at is a matter of the leaves that are met.
+        # The list of chunks is still empty here: leaves, not chunks, say whose gradients to look at.
         super().__init__(
             self._roots, self._module_names, self._leaf_names, rank=0, microbatch=0, look_when_newly_bad=True
         )
         self._roots += roots
 
     def module_entered(self, module: Module, args: Any) -> None:
-        """A module that lies in none of those before it is a root."""
+        """Before a forward: name the module and those inside, unless a module entered before has named it."""
         if module not in self._module_names:
             self._name(module)
             self._roots.append(module)
 
     def add_result(self, result: Any) -> None:
-        """What the callable returned must lead back to somewhere too."""
+        """Add what the callable returned to what the walk back starts from."""
         for path, tensor in tensors_in(tuple(result.values()) if isinstance(result, dict) else result):
             name = f"result {path[0]}" if path else "result"
-            self._quietly(self._sink, name, tensor)
+            self._untraced(self._sink, name, tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """A leaf shows when its gradient is accumulated."""
+        """Trace an operator, and name the leaf whose gradient it accumulates."""
         node: Any = torch._C._current_autograd_node()
         if node is not None and is_accumulation(node):
             self._note_leaf(node.variable)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def finish(self) -> None:
-        """Look at the gradients of every leaf that was met, then fetch the flags.
+        """Look at the gradients of all named leaves, then fetch all flags to the host.
 
         Sync: one host read per dtype and device.
         """
-        self._quietly(self._add_leaves)
+        self._untraced(self._add_leaves)
         super().finish()
 
     def _add_leaves(self) -> None:
@@ -147,7 +147,7 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
 
 def _lines(record: RankTrace) -> Iterator[str]:
     if record.broken:
-        yield f"no verdict: {record.broken}"
+        yield f"no result: {record.broken}"
         return
     if not record.sinks:
         yield "nothing bad in the result or in a gradient"
@@ -179,13 +179,13 @@ def _origin(origin: TracedOrigin) -> Iterator[str]:
 
 
 def _counted(facts: TensorFacts) -> str:
-    """An output that was looked at closely: how many bad elements, and where."""
-    told = [f"{facts.nan_count} NaN, {facts.inf_count} Inf"]
+    """How many bad elements an output has, and where."""
+    words = [f"{facts.nan_count} NaN, {facts.inf_count} Inf"]
     if facts.absmax is not None:
-        told.append(f"largest finite {facts.absmax:.6g}")
+        words.append(f"largest finite {facts.absmax:.6g}")
     if facts.positions:
-        told.append(f"first at {facts.positions[0]}")
-    return f"output {facts.name}, {facts.shape} {facts.dtype}: {', '.join(filter(None, (*told, facts.layout)))}"
+        words.append(f"first at {facts.positions[0]}")
+    return f"output {facts.name}, {facts.shape} {facts.dtype}: {', '.join(filter(None, (*words, facts.layout)))}"
 
 
 def _input(facts: TensorFacts) -> str:

@@ -1,4 +1,4 @@
-"""The dispatch mode that watches one micro-batch of a replay.
+"""The dispatch mode that traces one micro-batch of a replay.
 
 tracer = Tracer(chunks, names, params, rank=5, microbatch=2)
 with tracer:
@@ -52,10 +52,10 @@ MARKER = "marker fill"
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator of the chosen micro-batch and of the schedule around the micro-batches.
+    """Record every operator of the chosen micro-batch, and those of the schedule between micro-batches.
 
-    Events have the same numbers in every traced pass of the same call, so what one pass found can be looked at closely
-    in the next. Nothing that goes wrong in here reaches the step: the rank then has no verdict, and says so.
+    Events have the same numbers in every traced pass of the same call, so that one pass can look closely at what the
+    pass before it found. A fault of the tracer itself does not reach the step: the trace then says that it is broken.
     """
 
     supports_higher_order_operators = True
@@ -80,7 +80,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names: global path of each module.
             params: global name of each parameter.
             rank: global rank.
-            microbatch: the one to trace; None traces only what runs outside of any.
+            microbatch: the one to trace; None traces only what runs between micro-batches.
             marker_fill: fill fresh memory with a NaN of known bits; a step that reads it before it is written gives
                 another result then.
             probed_events: numbers of events in an earlier pass that are looked at closely in this one.
@@ -115,7 +115,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Leave compiled helpers compiled; else they run eagerly under a mode, with other bits and no warning."""
+        """Keep compiled functions compiled: a mode would run them eagerly, with other bits and without a warning."""
         return True
 
     def __enter__(self) -> Tracer:
@@ -126,63 +126,68 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        """Stop; the flags are still on the device."""
+        """Stop tracing. The flags stay on the device until `finish`."""
         self._is_entered = False
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
         self._entered.close()
 
     @contextmanager
     def at(self, microbatch: int | None, chunk: int, in_backward: bool) -> Iterator[None]:
-        """Around a forward or backward step of the schedule.
+        """Enter this around a forward or backward step of the schedule.
 
-        Before the traced backward the gradients are looked at: what is bad by then came from elsewhere.
+        Before the traced backward it looks at the gradients: what is bad by then, another step has made bad.
+
+        Args:
+            microbatch: zero-based; None for what belongs to no micro-batch.
+            chunk: model chunk on this rank.
+            in_backward: it is a backward step.
         """
         step = Step(microbatch, chunk, in_backward)
         with self._here.at(step):
             if in_backward and microbatch is not None and microbatch == self._microbatch:
-                self._quietly(self._look_at_gradients, step, self._here.has_skipped)
+                self._untraced(self._look_at_gradients, step, self._here.has_skipped)
             yield
 
     def after_backward(self, microbatch: int | None, chunk: int) -> None:
-        """Look at the gradients when a backward step is over.
+        """Look at the gradients after a backward step.
 
-        Gradients whose reduction is under way are left out: they are not this rank's own any more, nor stable.
+        Gradients whose reduction is under way are left out: other ranks' values are being added to them.
 
-        Sync: none; one kernel per parameter, in the traced micro-batch and after it.
+        Sync: none; one kernel per parameter, in the traced micro-batch and in those after it.
         """
         is_chosen = microbatch is not None and microbatch == self._microbatch
         self._was_traced |= is_chosen
         if self._was_traced:
-            self._quietly(self._look_at_gradients, Step(microbatch, chunk, True), not is_chosen)
+            self._untraced(self._look_at_gradients, Step(microbatch, chunk, True), not is_chosen)
         if is_chosen:
-            self._quietly(self._add_sinks, chunk)
+            self._untraced(self._add_sinks, chunk)
 
     def add_loss(self, microbatch: int, loss: Tensor) -> None:
-        """A loss the schedule got: a bad one must lead back to somewhere too.
+        """Add a loss to what the walk back starts from, if it belongs to the traced micro-batch.
 
         Sync: none.
         """
         if microbatch == self._microbatch:
-            self._quietly(self._sink, f"loss of micro-batch {microbatch}", loss)
+            self._untraced(self._sink, f"loss of micro-batch {microbatch}", loss)
 
     @property
     def is_in_microbatch(self) -> bool:
-        """Whether the micro-batch runs that is traced."""
+        """Whether the traced micro-batch runs now."""
         step = self._here.step
         return step.microbatch is not None and step.microbatch == self._microbatch
 
     def finish(self) -> None:
-        """Look at all gradients as the optimizer would get them, then fetch the flags.
+        """Look at all gradients as the optimizer would get them, then fetch all flags to the host.
 
         Sync: one host read per dtype and device.
         """
         for chunk in range(len(self._by_chunk)):
             for name, gradient in self._gradients(chunk):
-                self._quietly(self._sink, name, gradient)
-        self._quietly(self._recorder.finish)
+                self._untraced(self._sink, name, gradient)
+        self._untraced(self._recorder.finish)
 
     def summarize(self, coords: str) -> RankTrace:
-        """Walk back from what is bad at the end.
+        """Walk back from the bad gradients, losses and messages, and put the result into a record.
 
         Args:
             coords: of this rank, such as "tp1pp1dp0".
@@ -201,7 +206,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operator between two looks; a tensor that wraps others comes back with those."""
+        """Look at what the operator reads, run it, and look at what it wrote.
+
+        A tensor that wraps others is left to its own class, which dispatches the inner tensors to this mode again.
+        """
         if any(one.__torch_dispatch__ is not Tensor.__torch_dispatch__ for one in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -234,13 +242,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _node_made(self, node: Node) -> None:
         if self._here.is_traced and is_autograd_function(node):
-            node.register_hook(self._region_left)
+            node.register_hook(self._function_returned)
 
-    def _region_left(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:
-        """The backward of an autograd.Function has returned: name what it wrote, whatever was seen of the writing."""
+    def _function_returned(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:
+        """Name the gradients that the backward of an autograd.Function has returned."""
         # Nodes can outlive the tracer, and their hooks with them.
         if self._is_entered:
-            self._quietly(self._name_outputs, torch._C._current_autograd_node(), gradients)
+            self._untraced(self._name_outputs, torch._C._current_autograd_node(), gradients)
 
     def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(gradient_names(node), gradients, strict=True):
@@ -248,8 +256,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for writer in self._recorder.look_at_returned(gradient):
                     self._output_names.setdefault(writer, name)
 
-    def _quietly(self, look: Callable[..., None], *args: Any) -> None:
-        """Look from outside of a dispatch, where our own operators would be traced and recorded in the graph."""
+    def _untraced(self, look: Callable[..., None], *args: Any) -> None:
+        """Call a function outside of `__torch_dispatch__`; the operators it runs are not traced and need no grad."""
         if self._shield.fault is None:
             with _disable_current_modes(), torch.no_grad():
                 self._shielded(look, *args)
@@ -270,7 +278,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _params_by_chunk(chunks: Sequence[Module], params: Mapping[Parameter, str]) -> list[list[tuple[str, Parameter]]]:
-    """Names and parameters of each chunk; those of no chunk, such as a caller's own leaves, go with the first."""
+    """Names and parameters of each chunk. Parameters of no chunk, such as leaves of a callable, go with the first."""
     owners = {param: number for number, chunk in enumerate(chunks) for param in chunk.parameters()}
     by_chunk: list[list[tuple[str, Parameter]]] = [[] for _ in range(max(1, len(chunks)))]
     for param, name in params.items():

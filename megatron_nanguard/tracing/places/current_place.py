@@ -1,4 +1,4 @@
-"""Keeps track of where the replay is: step of the schedule, modules entered, autograd node that runs."""
+"""Keep track of where the traced pass is: step of the schedule, module and autograd node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ from megatron_nanguard.tracing.recording.operators import Operator
 
 
 class CurrentPlace:
-    """Answers "where are we" at any operator of the traced pass."""
+    """Gives the place of the operator that runs now.
+
+    Attributes:
+        step: the forward or backward step that runs, or an empty one between such steps.
+        operator: label of the operator dispatched last.
+        has_skipped: a step has begun that is not traced.
+        tags_nodes: nodes know where they were created in every thread.
+    """
 
     def __init__(
         self,
@@ -38,14 +45,14 @@ class CurrentPlace:
         on_node: Callable[[Node], None],
         shielded: Callable[..., Any],
     ) -> None:
-        """Nothing is followed before `following`.
+        """Nothing is followed before `following` is entered.
 
         Args:
             names: global path of each module.
             params: global name of each parameter.
-            microbatch: the one that is traced; None traces what the schedule does outside of any.
-            on_node: called with each node when it is made, where torch tells.
-            shielded: ``shielded(function, *args)`` calls a function of ours from a hook inside the step.
+            microbatch: the one to trace; None traces only what the schedule runs between its steps.
+            on_node: called with each node when it is created, if torch has a hook for that.
+            shielded: ``shielded(function, *args)`` calls a function of the tracer; its faults do not reach the step.
         """
         self.step = Step()
         self.operator = ""
@@ -53,19 +60,19 @@ class CurrentPlace:
         self.tags_nodes = can_tag_nodes()
         self._params, self._microbatch = params, microbatch
         self._lines = SourceLines()
-        self._nodes: Nodes = self._tagged(on_node, shielded) if self.tags_nodes else NumberedNodes(self._made_now)
+        self._nodes: Nodes = self._tagged(on_node, shielded) if self.tags_nodes else NumberedNodes(self._forward_place)
         self._modules = ModuleStack(names, before_change=partial(shielded, self._nodes.note))
 
     @property
     def is_traced(self) -> bool:
-        """Whether the current step is the one to be traced, or none is running."""
+        """Whether the chosen micro-batch runs, or no step at all."""
         return self.step.microbatch is None or self.step.microbatch == self._microbatch
 
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow modules and nodes.
 
-        Nodes run in the calling thread meanwhile: numbers of nodes, where they must serve, count per thread.
+        Meanwhile the backward runs in the calling thread, because the sequence numbers of nodes count per thread.
         """
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -76,7 +83,7 @@ class CurrentPlace:
 
     @contextmanager
     def at(self, step: Step) -> Iterator[None]:
-        """A forward or backward step of the schedule."""
+        """Enter this around a forward or backward step of the schedule."""
         self._nodes.note()
         outer, self.step = self.step, step
         self.has_skipped |= not self.is_traced
@@ -87,17 +94,17 @@ class CurrentPlace:
             self.step = outer
 
     def about_to_run(self, operator: Operator) -> None:
-        """An operator is dispatched; its node is made just before or just after."""
-        # What a node saves for the backward is detached before the node is shown.
+        """Note the operator that is being dispatched; its node is created just before or just after."""
+        # A node detaches what it saves for the backward before the creation hook gets the node.
         if operator.base != "detach":
             self.operator = operator.label
         self._nodes.note()
 
     def place(self, between: Phase = "finalize") -> StepPlace:
-        """Where we are now.
+        """Return the place of the operator that runs now.
 
         Args:
-            between: the phase where the schedule is in no micro-batch.
+            between: the phase to give between the steps of the schedule.
         """
         node: Any = torch._C._current_autograd_node()
         line = self._lines.here()
@@ -107,28 +114,28 @@ class CurrentPlace:
         if is_accumulation(node):
             parameter = self._params.get(node.variable, "")
             return StepPlace("accumulate", self.step, module_of(parameter), name, line, parameter=parameter)
-        made = self._nodes.made(node)
-        step = self.step if self.step.microbatch is not None or made is None else made.step
-        inside = "" if made is None else made.module
-        if torch.is_grad_enabled():  # a forward inside the backward: activations are computed again
+        forward = self._nodes.forward_place(node)
+        step = self.step if self.step.microbatch is not None or forward is None else forward.step
+        inside = "" if forward is None else forward.module
+        if torch.is_grad_enabled():  # a forward inside of a node: activations are recomputed
             return StepPlace("recompute", step, self._modules.current or inside, name, line)
         return StepPlace(
-            "backward", step, inside or self._modules.current, name, line, made, function=backward_line(node)
+            "backward", step, inside or self._modules.current, name, line, forward, function=backward_line(node)
         )
 
     def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., Any]) -> Nodes:
-        return TaggedNodes(self._made_now, on_node, shielded)
+        return TaggedNodes(self._forward_place, on_node, shielded)
 
     def _phase_of_step(self, between: Phase) -> Phase:
         if self.step.microbatch is None:
             return between
         return "backward" if self.step.in_backward else "forward"
 
-    def _made_now(self, node: Node | None = None) -> ForwardPlace | None:
+    def _forward_place(self, node: Node | None = None) -> ForwardPlace | None:
         if not self.is_traced:
             return None
         running = torch._C._current_autograd_node()
-        around = None if running is None else self._nodes.made(running)
+        around = None if running is None else self._nodes.forward_place(running)
         module, step = self._modules.current, self.step
         if around is not None:
             module, step = module or around.module, step if step.microbatch is not None else around.step

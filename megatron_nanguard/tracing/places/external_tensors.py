@@ -1,4 +1,4 @@
-"""What a tensor from before the trace is: a parameter, its gradient, a module's buffer, or data."""
+"""Name tensors from before the trace: parameters, their gradients and buffers of modules, by their addresses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from megatron_nanguard.tensor_names import dtype_name
 
 
 class ModelMemory(NamedTuple):
-    """Memory of the model.
+    """A range of memory that holds a parameter, a gradient or a buffer of the model.
 
     Attributes:
         start: address of its first byte.
         end: address after its last.
         name: what it is, such as "parameter decoder.layers.0.mlp.linear_fc1.weight".
         module: global path.
-        is_parameter: a parameter or its gradient; no Inf is meant there.
+        is_parameter: a parameter or its gradient, where an Inf is never intended.
         is_gradient: the gradient of a parameter.
     """
 
@@ -35,7 +35,7 @@ class ModelMemory(NamedTuple):
 
 
 class ExternalTensors:
-    """Names tensors by where they lie."""
+    """Finds out which tensors lie in the memory of the model."""
 
     def __init__(self, chunks: Sequence[Module], names: Mapping[Module, str], params: Mapping[Parameter, str]) -> None:
         self._chunks, self._names, self._params = chunks, names, params
@@ -46,17 +46,17 @@ class ExternalTensors:
         self._storages = {tensor.untyped_storage()._cdata for tensor in tensors}
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the tensor lies in memory that weights or their gradients had at the start of the trace."""
+        """Whether the tensor shares a storage with a parameter or gradient as they were at the start of the trace."""
         return tensor.untyped_storage()._cdata in self._storages
 
     def owner(self, tensor: Tensor, element: int = 0) -> ModelMemory | None:
-        """Return what of the model one element of a tensor lies in; None when it is not the model's.
+        """Return the parameter, gradient or buffer that an element of a tensor lies in; None if it lies in none.
 
         Args:
-            tensor: contiguous, or the element is the first.
-            element: its number in memory order.
+            tensor: contiguous, unless the element is the first.
+            element: number of the element in memory order.
         """
-        # A caller that meets its parameters one by one adds to the names.
+        # The tracer of a callable adds parameters while it meets them.
         if len(self._params) != self._num_named:
             self._num_named = len(self._params)
             self._by_start = sorted(self._owned(), key=lambda owned: owned.start)
@@ -81,12 +81,12 @@ class ExternalTensors:
 
 
 def module_of(parameter: str) -> str:
-    """Path of the module that a parameter belongs to."""
+    """Return the path of the module that a parameter belongs to."""
     return parameter.rpartition(".")[0]
 
 
 def describe(tensor: Tensor) -> str:
-    """Words for a tensor that is not the model's."""
+    """Words for a tensor that is not in the memory of the model."""
     return f"tensor {tuple(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 

@@ -1,4 +1,4 @@
-"""Which module is running: a stack kept by torch's global module hooks, which change no bits."""
+"""Which module runs: a stack kept by the global module hooks of torch, which change no values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 class ModuleStack:
     """The modules entered and not yet left, innermost last.
 
-    Plain attributes of one object: what `threading.local` holds is not seen in the threads of the autograd engine.
+    The stack is no `threading.local`: the threads of the autograd engine must see it too.
     """
 
     def __init__(self, names: Mapping[Module, str], before_change: Callable[[], None]) -> None:
@@ -25,7 +25,7 @@ class ModuleStack:
 
     @property
     def current(self) -> str:
-        """Global path of the innermost module that has one, else the class of the innermost; empty outside of any."""
+        """Global path of the innermost module that has one, else the class of the innermost; empty if none runs."""
         for module in reversed(self._entered):
             name = self._names.get(module)
             if name:
@@ -36,7 +36,7 @@ class ModuleStack:
         """Start to follow every module of the process."""
         self._handles = [
             register_module_forward_pre_hook(self._enter),
-            # A checkpoint that has recomputed enough leaves its modules by an exception.
+            # `always_call`: a checkpoint that has recomputed enough leaves its modules by an exception.
             register_module_forward_hook(self._leave_before_hooks, always_call=True),
         ]
 
@@ -51,7 +51,7 @@ class ModuleStack:
     def _enter(self, module: Module, args: Any) -> None:
         self._before_change()
         self._entered.append(module)
-        # Hooks for all modules run before those of one; the last of its own stands behind what those compute.
+        # Global hooks run before those of the module, which still belong to it: leave the module in its last hook.
         if module._forward_hooks and module not in self._with_hooks:
             self._with_hooks.add(module)
             self._handles.append(module.register_forward_hook(self._leave, always_call=True))

@@ -1,4 +1,4 @@
-"""Where an autograd node was made: the module, operator and source line that a node of the backward belongs to."""
+"""Autograd nodes: where in the forward each was created, and names for the gradients that it returns."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ ACCUMULATE: Final = "AccumulateGrad"
 
 
 class Nodes(Protocol):
-    """Finds where the running node was made."""
+    """Knows where in the forward each node was created."""
 
     def recording(self) -> AbstractContextManager[Any]:
-        """Around everything that makes or runs nodes."""
+        """Enter this around everything that creates or runs nodes."""
 
     def note(self) -> None:
-        """Give the nodes made since the last call to the place that was current until now."""
+        """Assign the nodes created since the last call to the place that was current until now."""
 
-    def made(self, node: Node) -> ForwardPlace | None:
-        """Where the node was made; None when it was made before the trace, or cannot be told."""
+    def forward_place(self, node: Node) -> ForwardPlace | None:
+        """Return where the node was created; None if that was before the trace, or is not known."""
 
 
 class TaggedNodes:
-    """Every node carries its place, written into it when it is made; exact in every thread."""
+    """Write the place into each node when it is created; exact in every thread."""
 
     def __init__(
         self,
@@ -45,51 +45,51 @@ class TaggedNodes:
         self._here, self._on_node, self._shielded = here, on_node, shielded
 
     def recording(self) -> AbstractContextManager[Any]:
-        """Hook the making of nodes; engine threads inherit it."""
+        """Hook the creation of nodes; the threads of the autograd engine inherit the hook."""
         return graph.node_creation_hook(partial(self._shielded, self._tag))
 
     def note(self) -> None:
-        """Nothing: a node is noted when it is made."""
+        """Do nothing: the hook has written the place already."""
 
-    def made(self, node: Node) -> ForwardPlace | None:
-        """Read the tag."""
-        made: ForwardPlace | None = _metadata(node).get(_KEY)
-        return made
+    def forward_place(self, node: Node) -> ForwardPlace | None:
+        """Read the place from the node."""
+        place: ForwardPlace | None = _metadata(node).get(_KEY)
+        return place
 
     def _tag(self, node: Node) -> None:
-        made = self._here(node)
-        if made is not None:
-            _metadata(node)[_KEY] = made
+        place = self._here(node)
+        if place is not None:
+            _metadata(node)[_KEY] = place
         self._on_node(node)
 
 
 class NumberedNodes:
-    """For a torch without a hook on making nodes: by autograd's running number, which counts per thread."""
+    """Know nodes by the sequence number of autograd, for a torch without `node_creation_hook`; it counts per thread."""
 
     def __init__(self, here: Callable[[], ForwardPlace | None]) -> None:
         self._here = here
         self._next: dict[int, int] = {threading.get_ident(): _next_number()}
-        self._made: dict[int, dict[int, ForwardPlace]] = {}
+        self._places: dict[int, dict[int, ForwardPlace]] = {}
 
     def recording(self) -> AbstractContextManager[Any]:
-        """Nothing to hook."""
+        """Do nothing: there is no hook."""
         return nullcontext()
 
     def note(self) -> None:
-        """Numbers handed out since the last look in this thread belong to the place current until now."""
+        """Assign the numbers that this thread used since the last call to the place that was current until now."""
         thread, upto = threading.get_ident(), _next_number()
         first = self._next.get(thread, 0)
         if first == upto:
             return
         self._next[thread] = upto
-        made = self._here()
-        if made is not None:
+        place = self._here()
+        if place is not None:
             for number in range(first, upto):
-                self._made.setdefault(number, {})[thread] = made
+                self._places.setdefault(number, {})[thread] = place
 
-    def made(self, node: Node) -> ForwardPlace | None:
-        """Look the number up: in this thread first, else in the only one that made it."""
-        by_thread = self._made.get(node._sequence_nr(), {})
+    def forward_place(self, node: Node) -> ForwardPlace | None:
+        """Look the number up: if several threads have used it, this thread's node is meant."""
+        by_thread = self._places.get(node._sequence_nr(), {})
         if len(by_thread) == 1:
             return next(iter(by_thread.values()))
         return by_thread.get(threading.get_ident())
@@ -100,13 +100,13 @@ def _next_number() -> int:
 
 
 def _metadata(node: Any) -> dict[str, Any]:
-    """The node's own dictionary: an attribute, though torch's types call it a method."""
+    """The dictionary of a node: at run time an attribute, though torch's stubs declare a method."""
     metadata: dict[str, Any] = node.metadata
     return metadata
 
 
 def can_tag_nodes() -> bool:
-    """Whether this torch calls a hook when a node is made."""
+    """Whether this torch can call a hook when a node is created."""
     return hasattr(graph, "node_creation_hook")
 
 
@@ -126,9 +126,14 @@ def is_autograd_function(node: Node) -> bool:
 
 
 def gradient_names(node: Any) -> list[str]:
-    """Name each gradient that the running node hands on, in the order in which a hook on the node gets them.
+    """Name each gradient that the backward of an autograd.Function returns, after the argument of its forward.
 
-    A hook gets one per tensor argument; which arguments those are shows only in those that want a gradient.
+    The gradients of `attend(ctx, q, k, v)` are named "grad of q", "grad of k" and "grad of v", whatever the backward
+    calls them. The order is that in which a hook on the node gets them: one per tensor argument. A gradient that is not
+    wanted is named by its number, since its argument is not known.
+
+    Args:
+        node: for which `is_autograd_function` holds.
     """
     arguments = _argument_names(node._forward_cls)
     wanted = iter([index for index, wants in enumerate(node.needs_input_grad) if wants])
@@ -143,7 +148,7 @@ def gradient_names(node: Any) -> list[str]:
 
 
 def _argument_names(function: Any) -> list[str]:
-    """Names of the forward's positional arguments, the context left out."""
+    """Names of the positional arguments of the forward, without the context."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in inspect.signature(function.forward).parameters.values() if p.kind in kinds]
     has_context = function.setup_context is _SingleLevelFunction.setup_context

@@ -9,7 +9,7 @@ from megatron_nanguard.tracing.places.source_lines import SourceLine
 
 
 class Step(NamedTuple):
-    """The forward or backward step of the schedule that runs now."""
+    """A forward or backward step of the schedule; without a micro-batch it is what runs between such steps."""
 
     microbatch: int | None = None
     chunk: int = 0
@@ -17,13 +17,13 @@ class Step(NamedTuple):
 
 
 class ForwardPlace(NamedTuple):
-    """Where in the forward an autograd node was made.
+    """Where in the forward an autograd node was created.
 
     Attributes:
         module: global path.
-        step: of the schedule.
-        operator: the operator or autograd.Function.
-        line: its source line.
+        step: the forward or backward step of the schedule.
+        operator: the forward operator or autograd.Function that the node differentiates.
+        line: source line of that operator.
     """
 
     module: str
@@ -33,17 +33,17 @@ class ForwardPlace(NamedTuple):
 
 
 class StepPlace(NamedTuple):
-    """A place as it is found; `record` puts it into words.
+    """Where in the step an operator ran. Cheap to make: `record` turns it into words at the end of the pass.
 
     Attributes:
         phase: of the step.
-        step: of the schedule.
-        module: global path.
-        node: name of the autograd node that runs.
-        line: of the source.
-        made: where the node was made.
-        parameter: the one whose gradient is accumulated; empty when none is.
-        function: where the autograd.Function is written whose backward runs.
+        step: the forward or backward step of the schedule.
+        module: global path; empty outside of any module.
+        node: name of the autograd node that ran; None in the forward.
+        line: source line that called the operator.
+        forward: where in the forward the node was created.
+        parameter: name of the parameter whose gradient was accumulated; empty in other phases.
+        function: first line of the backward of an autograd.Function, if the node ran one.
     """
 
     phase: Phase
@@ -51,12 +51,12 @@ class StepPlace(NamedTuple):
     module: str
     node: str | None = None
     line: SourceLine | None = None
-    made: ForwardPlace | None = None
+    forward: ForwardPlace | None = None
     parameter: str = ""
     function: SourceLine | None = None
 
     def record(self) -> TracedPlace:
-        """The same in words."""
+        """The same as a record."""
         return TracedPlace(
             phase=self.phase,
             microbatch=self.step.microbatch,
@@ -64,7 +64,7 @@ class StepPlace(NamedTuple):
             module=self.module,
             node=self.node,
             source_line=None if self.line is None else str(self.line),
-            forward_operator=None if self.made is None else self.made.operator,
-            forward_line=None if self.made is None or self.made.line is None else str(self.made.line),
+            forward_operator=None if self.forward is None else self.forward.operator,
+            forward_line=None if self.forward is None or self.forward.line is None else str(self.forward.line),
             function_line=None if self.function is None else str(self.function),
         )

@@ -1,4 +1,4 @@
-"""What is remembered of an operator: names, places and flags; never a tensor."""
+"""Events of a traced pass: names, places and flags of operators and messages; no event keeps a tensor alive."""
 
 from __future__ import annotations
 
@@ -18,28 +18,34 @@ from megatron_nanguard.tracing.recording.nonfinite_flags import Slot, pattern
 
 
 class EventKind(enum.Enum):
-    """What an event stands for.
+    """What happened.
 
     Attributes:
         OPERATOR: an operator ran.
-        EMPTY: memory was handed out.
-        FILLED: memory that was handed out is read for the first time, and no operator was seen filling all of it.
-        OUTSIDE: a tensor from before the trace, or from a step that is not traced, is read for the first time.
-        MESSAGE: a communication.
-        LOOKED: a gradient was looked at, because a kernel may have written to it unseen: after a backward step, or when
-            an autograd.Function hands it on.
+        EMPTY: an operator such as `empty` returned memory without values.
+        FILLED: such memory was read for the first time, and no event had written all of it.
+        EXTERNAL: a tensor from before the trace, or from an untraced step, was read for the first time.
+        MESSAGE: a collective, send or receive.
+        LOOKED: the tracer looked at a gradient that a kernel may have written unseen: after a backward step, or when an
+            autograd.Function returned it.
     """
 
     OPERATOR = "operator"
     EMPTY = "empty"
     FILLED = "filled"
-    OUTSIDE = "outside"
+    EXTERNAL = "external"
     MESSAGE = "message"
     LOOKED = "looked"
 
 
 class TracedOutput(NamedTuple):
-    """A tensor an event wrote."""
+    """A tensor that an event wrote or read.
+
+    Attributes:
+        slot: its flag; None if it can hold neither NaN nor Inf, or was not looked at.
+        shape: of the tensor.
+        dtype: of the tensor.
+    """
 
     slot: Slot | None
     shape: tuple[int, ...]
@@ -47,7 +53,7 @@ class TracedOutput(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor, slot: Slot | None) -> TracedOutput:
-        """What is kept of a tensor."""
+        """Describe a tensor."""
         return cls(slot, tuple(tensor.shape), tensor.dtype)
 
     def facts(self, name: str, bits: int) -> TensorFacts:
@@ -61,13 +67,13 @@ class TracedOutput(NamedTuple):
 
 
 class TracedRead(NamedTuple):
-    """A tensor an event read.
+    """A tensor that an event read.
 
     Attributes:
         name: of the argument.
-        column: the only output it can have gone into; None when it may have gone into all.
-        writers: who wrote it, newest first.
-        seen: its own flag and shape; the flag is taken only where it is a part of what its writers wrote.
+        column: the only output that the tensor can have gone into; None if it can have gone into all.
+        writers: outputs of earlier events that the tensor lies in, newest first.
+        seen: the tensor itself; it has a flag of its own only if it is a part of what its writers wrote.
     """
 
     name: str
@@ -77,11 +83,11 @@ class TracedRead(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What makes a message: where it goes, and what this rank put in.
+    """What this rank sent in a message.
 
     Attributes:
-        channel: between which ranks.
-        number: of the communication on this channel.
+        channel: the ranks that take part.
+        number: of the message on this channel, from 0.
         slots: flags of the tensors sent, taken before the call.
     """
 
@@ -97,24 +103,26 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class TracedEvent:
-    """One event of the traced pass.
+    """One event of a traced pass.
 
     Attributes:
-        operator: its label, or what the tensor is.
-        kind: what it stands for.
-        place: where.
-        reads: what went in.
-        outputs: what came out.
-        is_parallel: lists in, lists out, element by element.
-        is_parameter: an OUTSIDE tensor that the model owns.
-        is_untraced: what it holds may come from a step that is not traced.
-        first_used: where its result was read first.
-        sent: of a message.
+        operator: label of the operator; for an EXTERNAL or LOOKED event what the tensor is.
+        kind: what happened.
+        place: where in the step.
+        reads: the tensors read.
+        outputs: the tensors written.
+        is_parallel: the n-th output was made from the n-th elements of the argument lists only.
+        is_parameter: an EXTERNAL tensor is a parameter of the model or a gradient.
+        is_untraced: the values may come from a step that was not traced.
+        first_used: where the result of a message, or FILLED memory, was read first.
+        sent: what this rank sent, if the event is a message.
         never_written: how many elements of a FILLED tensor still held the marker; 0 before the end of the pass, and
             without marker fill.
-        input_facts, output_facts: looked at closely, in a pass with probes; of the inputs those that `reads` names.
-        other_facts: of what else went in: plain numbers that are NaN or Inf, and with probes tensors without values.
-        carries: of a message, whose memory it is in.
+        input_facts: close looks at `reads`, of a probed or newly bad event.
+        output_facts: close looks at `outputs`, of the same events.
+        other_facts: further arguments: plain numbers that are NaN or Inf; of a probed event also tensors that can hold
+            neither.
+        carries: whether a message lies in the gradients or parameters of the model.
     """
 
     operator: str
@@ -135,12 +143,18 @@ class TracedEvent:
 
     @property
     def has_bad_constant(self) -> bool:
-        """Whether a plain NaN or Inf was among the arguments."""
+        """Whether an argument was a plain number that is NaN or Inf."""
         return any(facts.dtype == NUMBER for facts in self.other_facts)
 
 
 class SinkRead(NamedTuple):
-    """A gradient or loss at the end."""
+    """A gradient or loss at the end of the pass, from which the walk back starts if it is bad.
+
+    Attributes:
+        name: of the parameter or loss.
+        slot: flag of the gradient or loss.
+        writers: outputs of events that it lies in.
+    """
 
     name: str
     slot: Slot | None
@@ -148,7 +162,13 @@ class SinkRead(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """All events of a pass in the order of execution, and what became of the gradients and losses."""
+    """A traced pass.
+
+    Attributes:
+        events: in the order of execution.
+        sinks: gradients and losses at the end.
+        output_names: names of outputs, such as "grad of q".
+    """
 
     events: list[TracedEvent]
     sinks: list[SinkRead]

@@ -1,4 +1,4 @@
-"""Who wrote the bytes a tensor holds: storage and byte range instead of tensor objects, so that views need no care."""
+"""Which events wrote the bytes of a tensor: by storage and byte range, which a view shares with its base."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ class Writer(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A byte range that a writer filled; between the elements of a strided tensor older bytes are left."""
+    """A byte range that a writer wrote to.
+
+    Attributes:
+        start: first byte in the storage.
+        end: byte after the last.
+        writer: who wrote.
+        dense: every byte was written; in a range that is not dense, older bytes are left between the elements.
+    """
 
     start: int
     end: int
@@ -27,16 +34,16 @@ class _Written(NamedTuple):
 
 
 class Lineage:
-    """Last writers of every byte range of every storage.
+    """The last writers of every byte range of every storage.
 
-    A weak reference per storage keeps its address from being used again, and so the key unique; it keeps no memory.
+    The key of a storage is its address. A weak reference keeps the address from being used again, but not the memory.
     """
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[StorageWeakRef, list[_Written]]] = {}
 
     def write(self, tensor: Tensor, writer: Writer) -> None:
-        """Note that the writer filled the tensor."""
+        """Note that the writer wrote all elements of the tensor."""
         written = self._of(tensor)
         start, end = span(tensor)
         dense = end - start == tensor.numel() * tensor.element_size()
@@ -45,7 +52,11 @@ class Lineage:
         written.append(_Written(start, end, writer, dense))
 
     def read(self, tensor: Tensor) -> tuple[list[Writer], list[Range]]:
-        """Return the writers whose bytes the tensor can hold, newest first, and the byte ranges nobody is known for."""
+        """Find the writers of a tensor.
+
+        Returns:
+            The writers whose bytes the tensor can hold, newest first, and the byte ranges that no event wrote.
+        """
         left = [span(tensor)]
         writers: list[Writer] = []
         for start, end, writer, dense in reversed(self._of(tensor)):
@@ -56,7 +67,7 @@ class Lineage:
         return writers, left
 
     def is_known(self, tensor: Tensor) -> bool:
-        """Whether anybody was seen writing into the tensor's storage."""
+        """Whether an event has written to the storage of the tensor."""
         return bool(self._of(tensor))
 
     def _of(self, tensor: Tensor) -> list[_Written]:
@@ -69,7 +80,7 @@ class Lineage:
 
 
 def span(tensor: Tensor) -> Range:
-    """The bytes of its storage between the first and the last element of a tensor."""
+    """Return the byte range in its storage from the first to the last element of a tensor."""
     size, offset, numel = tensor.element_size(), int(tensor.storage_offset()), tensor.numel()
     if numel and not tensor.is_contiguous():
         numel = 1 + sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,4 +1,4 @@
-"""Whether a tensor held NaN or Inf, noted on its device and read by the host once, at the end."""
+"""Flags: whether a tensor held NaN or Inf. They stay on the device, and the host reads all of them at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIRECT: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class Slot(NamedTuple):
-    """Where the flag of one tensor stands."""
+    """Where the flag of one tensor is kept."""
 
     dtype: torch.dtype
     device: torch.device
@@ -27,7 +27,7 @@ class Slot(NamedTuple):
 
 
 class _Pairs:
-    """Smallest and largest value of each tensor of one dtype on one device."""
+    """The smallest and largest element of each flagged tensor of one dtype on one device."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype, self.device = dtype, device
@@ -41,7 +41,7 @@ class _Pairs:
         if self.used == len(self._slots):
             block = torch.zeros(_PAIRS_PER_BLOCK, 2, dtype=self.dtype, device=self.device)
             self._blocks.append(block)
-            # Taken apart once: two 0-dim views per operator would cost more than the flag itself.
+            # Unbind each block once: making two 0-dim views per operator would cost more than the flag itself.
             self._slots.extend(zip(block[:, 0].unbind(), block[:, 1].unbind(), strict=True))
         self.used += 1
         return self._slots[self.used - 1]
@@ -59,14 +59,16 @@ class _Pairs:
 
 
 class NonfiniteFlags:
-    """One flag per tensor looked at."""
+    """One flag for each tensor that was looked at."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[torch.dtype, torch.device], _Pairs] = {}
 
     def put(self, tensor: Tensor) -> Slot | None:
-        """Note what the tensor holds now; None where it can hold neither NaN nor Inf.
+        """Flag what the tensor holds now.
 
+        Returns:
+            Where its flag is; None for a tensor that can hold neither NaN nor Inf.
         Sync: none.
         """
         if not can_be_bad(tensor):
@@ -78,12 +80,12 @@ class NonfiniteFlags:
         if pairs is None:
             pairs = self._pairs[key] = _Pairs(*key)
         number = pairs.used
-        # NaN shows in both, the infinities each in one; one kernel and no temporary.
+        # A NaN shows in both ends, each infinity in one of them; this takes one kernel and no temporary.
         torch.aminmax(values, out=pairs.next())
         return Slot(*key, number)
 
     def read(self) -> None:
-        """Fetch all flags.
+        """Fetch all flags to the host.
 
         Sync: one host read per dtype and device.
         """
@@ -91,24 +93,24 @@ class NonfiniteFlags:
             pairs.read()
 
     def now(self, slot: Slot | None) -> int:
-        """What was seen, before the end.
+        """Return one flag before `read`: a union of NAN, NEGATIVE_INF and POSITIVE_INF, 0 if all is finite.
 
         Sync: two host reads.
         """
         return 0 if slot is None else self._pairs[slot.dtype, slot.device].now(slot.number)
 
     def bits(self, slot: Slot | None) -> int:
-        """What was seen; 0 is finite. Only after `read`."""
+        """Return one flag after `read`: a union of NAN, NEGATIVE_INF and POSITIVE_INF, 0 if all is finite."""
         return 0 if slot is None else self._pairs[slot.dtype, slot.device].bits[slot.number]
 
     def ends(self, slot: Slot) -> tuple[float, float]:
-        """Smallest and largest element that was seen, both NaN where one is. Only after `read`."""
+        """Return the smallest and largest element after `read`; both are NaN if any element is."""
         low, high = self._pairs[slot.dtype, slot.device].ends[slot.number].tolist()
         return low, high
 
 
 def can_be_bad(tensor: Tensor) -> bool:
-    """Whether the tensor has elements that can be NaN or Inf, in a form that a kernel can look at."""
+    """Whether the tensor has elements that can be NaN or Inf, in a layout that `aminmax` can read."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout == torch.strided
@@ -118,7 +120,7 @@ def can_be_bad(tensor: Tensor) -> bool:
 
 
 def pattern(bits: int) -> Pattern:
-    """The word for a flag; an Inf beside a NaN does not show in it."""
+    """The word for a flag; "nan" also if there is an Inf beside the NaN."""
     if bits & NAN:
         return "nan"
     return "inf" if bits else "finite"

@@ -164,7 +164,7 @@ class CallForwarder(EventObserver):
 
 def _is_meant(event: TracedEvent, bits: int) -> bool:
     """Whether an infinity was given as a constant or came in as data, such as that of a mask."""
-    is_data = event.kind is EventKind.OUTSIDE and not event.is_parameter
+    is_data = event.kind is EventKind.EXTERNAL and not event.is_parameter
     return not bits & NAN and (event.has_bad_constant or is_data)
 
 

@@ -1,4 +1,4 @@
-"""What an operator's schema says: which arguments it reads, which it writes, and what kind of call it is."""
+"""What the schema of an operator says: which arguments it reads, which it writes, and how the tracer treats it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NamedTensor = tuple[str, "int | None", Tensor]
 
 
 class CallKind(enum.Enum):
-    """How a call is looked at.
+    """How the tracer treats a call.
 
     Attributes:
         OPERATOR: reads values and writes values.
-        VIEW: hands on memory, or reads something that is no tensor afterwards; leaves no event.
-        EMPTY: hands out memory that nobody has written yet.
-        MESSAGE: starts a communication.
+        VIEW: returns the memory it got, or no tensor at all; leaves no event.
+        EMPTY: returns memory without values.
+        MESSAGE: starts a collective, send or receive.
     """
 
     OPERATOR = "operator"
@@ -41,7 +41,7 @@ _FUNCTIONAL: Final = "_c10d_functional::"
 _NO_EVENT: Final = frozenset(
     (
         *("aten::_local_scalar_dense", "aten::record_stream", "aten::resize_", "prim::device"),
-        # They hand on what they get; the result of a communication may be read only after the wait.
+        # They return what they get. Waiting is not reading: the result of a message is complete only after it.
         *(f"{_FUNCTIONAL}wait_tensor", f"{_FUNCTIONAL}_wrap_tensor_autograd"),
     )
 )
@@ -51,21 +51,21 @@ _OVERWRITES_SELF: Final = frozenset(
     for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "set_")
 )
 _ADDS_TO_FIRST: Final = frozenset(f"aten::{name}" for name in ("addmm", "baddbmm", "addbmm", "addmv", "addr"))
-"""With beta=0 the first argument is not read. Megatron's attention hands in memory that nobody wrote."""
+"""With beta=0 they do not read the first argument. Megatron's attention passes memory without values there."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator, looked up once.
+    """One operator.
 
     Attributes:
         name: such as "aten::add_".
         label: such as "add_.Tensor".
-        kind: how to look at a call.
+        kind: how the tracer treats a call.
         arguments: names by position.
         written: positions of the arguments it writes.
         overwritten: names of the arguments it writes without reading them.
-        parallel: lists in, lists out, element by element.
+        parallel: it makes the n-th output from the n-th elements of its argument lists only.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Operator:
 
     @classmethod
     def of(cls, func: Any) -> Operator:
-        """Read the schema; a higher-order operator has none and is taken as a whole."""
+        """Read the schema; a higher-order operator has none and counts as one operator."""
         if not isinstance(func, OpOverload):
             return cls(str(func), str(func), CallKind.OPERATOR)
         schema = func._schema
@@ -96,12 +96,12 @@ class Operator:
 
     @property
     def base(self) -> str:
-        """Its name without namespace and overload, such as "add_"."""
+        """The name without namespace and overload, such as "add_"."""
         return self.name.partition("::")[2]
 
     @property
     def is_functional(self) -> bool:
-        """Whether it is a communication that returns what arrives."""
+        """Whether it is a message that returns what arrives, instead of writing it into a buffer."""
         return self.kind is CallKind.MESSAGE and self.name.startswith(_FUNCTIONAL)
 
     def reads(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[NamedTensor]:
@@ -154,5 +154,5 @@ def _kind(schema: Any, writes: bool) -> CallKind:
 
 
 def is_empty(func: Any) -> bool:
-    """Whether an operator hands out memory that nobody has written yet."""
+    """Whether an operator returns memory without values."""
     return isinstance(func, OpOverload) and func._schema.name in _EMPTY

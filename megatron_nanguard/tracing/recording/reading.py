@@ -91,7 +91,7 @@ class TensorReader:
         if writers and events[writers[-1].event].kind is EventKind.EMPTY:
             writers = [*writers[:-1], self._filled(tensor, writers)]
         if unknown and (not writers or tensor.is_contiguous()):
-            writers.append(self._from_outside(tensor, unknown, is_part=bool(writers)))
+            writers.append(self._from_before_trace(tensor, unknown, is_part=bool(writers)))
         is_part = any(self._numel(writer) > tensor.numel() for writer in writers)
         slot = self._log.flags.put(tensor) if is_part else None
         return TracedRead(name, column, tuple(writers), TracedOutput.of(tensor, slot))
@@ -129,7 +129,7 @@ class TensorReader:
         event = TracedEvent("unseen write", EventKind.FILLED, empty.place, reads, first_used=self._here.place())
         return self._log.wrote(self._log.add(event), tensor, self._log.flags.put(tensor))
 
-    def _from_outside(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
+    def _from_before_trace(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
         """A tensor from before the trace is read: a parameter, data, or the rest of a tensor that is known in part.
 
         Only the unknown part is looked at: the padding of a bucket is no fault of what wrote the rest.
@@ -138,7 +138,7 @@ class TensorReader:
         owned = self._external.owner(part)
         event = TracedEvent(
             owned.name if owned else describe(part),
-            EventKind.OUTSIDE,
+            EventKind.EXTERNAL,
             StepPlace("load", self._here.step, owned.module if owned else ""),
             reads=[],
             is_parameter=owned is not None and owned.is_parameter,

@@ -23,8 +23,8 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
     Args:
         tensor: any shape, on the training device.
         name: of the argument or output.
-        heads: how many attention heads the model can have on this rank; a dim of that length is called so.
-    Sync: several host reads; for the few tensors that matter.
+        heads: numbers of attention heads that a module can have on this rank; a dim of such a length counts heads.
+    Sync: several host reads. Use it for the few tensors that matter.
     """
     shape, dtype = tuple(tensor.shape), dtype_name(tensor.dtype)
     if not can_be_bad(tensor):
@@ -50,13 +50,13 @@ def look_closely(tensor: Tensor, name: str, heads: Collection[int] = ()) -> Tens
 
 
 def number_facts(name: str, value: float) -> TensorFacts:
-    """An argument that is a plain number."""
+    """Facts of an argument that is a plain number."""
     is_inf = math.isinf(value)
     return TensorFacts(name, (), NUMBER, pattern_of(int(math.isnan(value)), int(is_inf)))
 
 
 def _ends(finite: Tensor) -> tuple[float | None, float | None]:
-    """Smallest and largest element; none of no elements, nor of complex ones."""
+    """The smallest and largest element; None if there is none, or if the elements are complex."""
     if not finite.numel() or finite.is_complex():
         return None, None
     lowest, highest = finite.aminmax()
@@ -64,7 +64,7 @@ def _ends(finite: Tensor) -> tuple[float | None, float | None]:
 
 
 def _first_positions(bad: Tensor, num_bad: int) -> tuple[tuple[int, ...], ...]:
-    # Not nonzero(): of a large tensor that is all bad it makes eight bytes per element and dim.
+    # Not nonzero(): for a large tensor that is all bad it returns eight bytes per element and dim.
     flat, start, positions = bad.reshape(-1).byte(), 0, []
     for _ in range(min(num_bad, _MOST_POSITIONS)):
         start += int(flat[start:].argmax())
@@ -82,12 +82,13 @@ def _unravel(element: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _layout(bad: Tensor, num_bad: int, heads: Collection[int]) -> str:
-    """Words for what the bad positions have in common; empty if nothing."""
+    """Words for what the bad positions have in common; empty if they have nothing in common."""
     if num_bad == bad.numel():
         return "every element"
-    hit = [_indices(bad, dim) for dim in range(bad.dim())]
-    if math.prod(map(len, hit)) == num_bad:
-        words = [_dim(dim, hit[dim], bad.shape, heads) for dim in range(bad.dim()) if len(hit[dim]) < bad.shape[dim]]
+    bad_indices = [_indices(bad, dim) for dim in range(bad.dim())]
+    if math.prod(map(len, bad_indices)) == num_bad:
+        partly = [dim for dim in range(bad.dim()) if len(bad_indices[dim]) < bad.shape[dim]]
+        words = [_dim(dim, bad_indices[dim], bad.shape, heads) for dim in partly]
         if bad.dim() > 1 and all(words):
             return ", ".join(words)
     return _run(bad.reshape(-1), num_bad)
@@ -101,7 +102,7 @@ def _indices(bad: Tensor, dim: int) -> list[int]:
 
 
 def _dim(dim: int, indices: list[int], shape: Sequence[int], heads: Collection[int]) -> str:
-    """What part of one dim is hit, such as "rows 5 to 7"; empty when the indices are scattered."""
+    """Words for the bad part of one dim, such as "rows 5 to 7"; empty if the indices are scattered."""
     first, last = indices[0], indices[-1]
     if last - first + 1 != len(indices):
         return ""
@@ -118,7 +119,7 @@ def _dim(dim: int, indices: list[int], shape: Sequence[int], heads: Collection[i
 
 
 def _run(flat: Tensor, num_bad: int) -> str:
-    """Words for one run of neighbours in memory order."""
+    """Words for bad elements that lie side by side in memory; empty if they do not."""
     numel = flat.numel()
     first = int(flat.byte().argmax())
     last = numel - 1 - int(flat.flip(0).byte().argmax())

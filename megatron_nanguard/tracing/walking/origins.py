@@ -1,4 +1,4 @@
-"""Puts the end of a walk into a record: what kind of origin it is, which output, and the way to the gradient."""
+"""Put an origin into a record: its kind, its bad outputs, and the path from it to the gradient."""
 
 from __future__ import annotations
 
@@ -19,37 +19,43 @@ from megatron_nanguard.tracing.walking.walk import Walk
 _LONGEST_PATH: Final = 200
 _MOST_INPUTS: Final = 16
 
-# What stands between a weight's gradient and its accumulation.
+# Operators between the gradient of a weight and its accumulation.
 _HANDS_ON: Final = frozenset(("add", "add_", "_to_copy", "clone", "mul"))
-# Overflow here is a matter of the scale alone: what comes out is proportional to what goes in.
+# Their outputs are proportional to their inputs, so whether they overflow depends on the loss scale alone.
 _PROPORTIONAL: Final = frozenset(("_to_copy", "copy_", "mm", "bmm", "addmm", "baddbmm"))
 
 _KINDS: Final = {
     EventKind.OPERATOR: OriginKind.OPERATOR,
     EventKind.MESSAGE: OriginKind.OPERATOR,
-    EventKind.OUTSIDE: OriginKind.OUTSIDE,
+    EventKind.EXTERNAL: OriginKind.OUTSIDE,
     EventKind.FILLED: OriginKind.UNSEEN,
     EventKind.LOOKED: OriginKind.UNSEEN,
 }
 
 
 def group_origins(walk: Walk) -> list[list[Writer]]:
-    """Put together what is one origin: outputs of one event, repetitions of one call, a forward and its recompute."""
+    """Group what is one origin: the outputs of one event, repeated calls of a line, a forward and its recompute."""
     groups: dict[object, list[Writer]] = {}
     for place in walk.origins:
-        groups.setdefault(_likeness(walk, place), []).append(place)
+        groups.setdefault(_group_key(walk, place), []).append(place)
     return list(groups.values())
 
 
 def origin_record(walk: Walk, places: list[Writer], output_names: Mapping[Writer, str]) -> TracedOrigin:
-    """Describe a group of origins by its first event."""
+    """Describe a group of origins by its first event.
+
+    Args:
+        walk: over the pass.
+        places: the group, in the order of execution.
+        output_names: names of outputs, such as "grad of q".
+    """
     first = places[0]
     event = walk.events[first.event]
     if first.output < 0:
-        return _sent_unseen(walk, first)
+        return _unseen_before_sending(walk, first)
     overwritten = _overwritten_input(walk, first)
     if overwritten is not None:
-        return _written_unseen(walk, first, *overwritten)
+        return _unseen_before_reading(walk, first, *overwritten)
     bad = [place for place in places if place.event == first.event]
     return TracedOrigin(
         event=first.event,
@@ -60,17 +66,19 @@ def origin_record(walk: Walk, places: list[Writer], output_names: Mapping[Writer
         inputs=_inputs(walk, event),
         times=len({place.event for place in places}),
         path=_path(walk, first),
-        reader=_reader(walk, first) if event.kind is EventKind.OUTSIDE else None,
+        reader=_reader(walk, first) if event.kind is EventKind.EXTERNAL else None,
     )
 
 
 def _reader(walk: Walk, place: Writer) -> int | None:
+    """Return the event of the first operator on the path."""
     return next(
         (step.event for step in _steps(walk, place) if walk.events[step.event].kind is EventKind.OPERATOR), None
     )
 
 
-def _likeness(walk: Walk, place: Writer) -> object:
+def _group_key(walk: Walk, place: Writer) -> object:
+    """Places with the same key are one origin."""
     event = walk.events[place.event]
     where = event.place
     phase = "forward" if where.phase == "recompute" else where.phase
@@ -88,7 +96,7 @@ def _kind(walk: Walk, place: Writer) -> OriginKind:
 
 
 def _is_scaler_at_work(event: TracedEvent, output: TracedOutput, value: int) -> bool:
-    """A gradient in fp16 overflows: there the loss is scaled, and the scaler takes such a step back by itself."""
+    """Whether a scaled fp16 gradient overflows: the loss scaler skips such a step by itself."""
     return (
         event.kind is EventKind.OPERATOR
         and output.dtype == torch.float16
@@ -118,7 +126,7 @@ def _output_facts(walk: Walk, place: Writer, output_names: Mapping[Writer, str])
 
 
 def _weight_gradient(walk: Walk, place: Writer) -> str:
-    """What the output is the gradient of, if it goes into an accumulation; else empty."""
+    """Return "wgrad of NAME" if the output is added to the gradient of a parameter, else an empty string."""
     following = walk.towards[place]
     while following is not None:
         event = walk.events[following.event]
@@ -132,14 +140,14 @@ def _weight_gradient(walk: Walk, place: Writer) -> str:
 
 def _inputs(walk: Walk, event: TracedEvent) -> tuple[TensorFacts, ...]:
     if event.kind is EventKind.LOOKED:
-        # What was looked at is what came out; what went in passed the dispatcher by.
+        # The tracer looked at what a kernel wrote; what the kernel read is not known.
         return ()
     seen = event.input_facts or [read.seen.facts(read.name, walk.read_value(read)) for read in event.reads]
     return (*seen, *event.other_facts)[:_MOST_INPUTS]
 
 
 def _overwritten_input(walk: Walk, place: Writer) -> tuple[TracedRead, TensorFacts] | None:
-    """An input that was bad when it was read, though all that were seen writing it wrote finite values."""
+    """Find an input that was bad when it was read, though all its known writers wrote finite values."""
     event = walk.events[place.event]
     for read, facts in zip(event.reads, event.input_facts, strict=False):
         if facts.pattern != "finite" and read.writers and not any(map(walk.value, read.writers)):
@@ -147,8 +155,8 @@ def _overwritten_input(walk: Walk, place: Writer) -> tuple[TracedRead, TensorFac
     return None
 
 
-def _written_unseen(walk: Walk, reader: Writer, read: TracedRead, facts: TensorFacts) -> TracedOrigin:
-    """The last writer that was seen stands for the one that was not; in a bucket, the gradient that is bad does."""
+def _unseen_before_reading(walk: Walk, reader: Writer, read: TracedRead, facts: TensorFacts) -> TracedOrigin:
+    """Describe an unseen write by the last writer that is known; in a bucket by the gradient that is bad."""
     writer = read.writers[0].event
     wrote = walk.events[writer]
     operator, place = _operator(wrote), wrote.place.record()
@@ -166,7 +174,8 @@ def _written_unseen(walk: Walk, reader: Writer, read: TracedRead, facts: TensorF
     )
 
 
-def _sent_unseen(walk: Walk, place: Writer) -> TracedOrigin:
+def _unseen_before_sending(walk: Walk, place: Writer) -> TracedOrigin:
+    """Describe an unseen write into a tensor that a message then sent."""
     event = walk.events[place.event]
     read = event.reads[~place.output]
     return TracedOrigin(
@@ -186,6 +195,7 @@ def _path(walk: Walk, place: Writer) -> tuple[str, ...]:
 
 
 def _steps(walk: Walk, place: Writer) -> Iterator[Writer]:
+    """Yield the places from an origin to the gradient, loss or message at the end."""
     step: Writer | None = place
     while step is not None:
         yield step

@@ -1,7 +1,7 @@
-"""The walk back: from bad gradients, losses and messages over bad values only, to where nothing bad went in.
+"""The walk back: from bad gradients, losses and sent messages, over bad values only, to events that read nothing bad.
 
-What dies on the way, in a mask, a `where` or a clamp, is never reached, so it needs no rule. Infinities that were
-meant, such as a mask's, are left out; the operator that makes a NaN of them is an origin.
+A bad value that ends in a mask, a `where` or a clamp is never reached, so it needs no rule. Infinities that were meant,
+such as the -inf of a mask, are left out; an operator that turns one into a NaN is an origin.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFl
 
 
 class Walk:
-    """Everything bad that a gradient, a loss or a message leads back to.
+    """All bad values that a bad gradient, loss or sent message leads back to.
 
-    A place of the walk is a `Writer`: an output of an event, or with a negative output ``~k`` what the event, a
-    message, sent as its k-th tensor.
+    A place of the walk is a `Writer`: an output of an event or, with the output ``~k``, the k-th tensor that a message
+    sent.
 
     Attributes:
-        origins: where nothing bad went in, in the order of execution.
-        arrivals: bad results of messages.
+        events: of the pass.
+        origins: bad outputs of events that read nothing bad, in the order of execution.
+        arrivals: bad tensors that messages from other ranks brought.
         meant: infinities that are no fault.
-        towards: for each place the next one on the way to a gradient, loss or message; none for the last.
+        towards: for each place of the walk the next one towards the gradient, loss or message; None for the last.
     """
 
     def __init__(self, trace: Trace, flags: NonfiniteFlags) -> None:
@@ -44,7 +45,7 @@ class Walk:
         self._reach = self._reached(places)
 
     def value(self, place: Writer) -> int:
-        """What was seen there; 0 is finite."""
+        """Return the flag of a place; 0 is finite."""
         if place.output >= 0:
             return self._values[place.event][place.output]
         sent = self.events[place.event].sent
@@ -52,30 +53,30 @@ class Walk:
         return self._flags.bits(sent.slots[~place.output])
 
     def read_value(self, read: TracedRead) -> int:
-        """What was seen in a tensor that an event read."""
+        """Return the flag of a tensor that an event read; 0 is finite."""
         if read.seen.slot is not None:
             return self._flags.bits(read.seen.slot)
         return _union(self.value(writer) for writer in read.writers)
 
     def departures(self) -> list[int]:
-        """Messages with bad values sent that were not meant."""
+        """Return the numbers of the messages that sent bad values which were not meant."""
         return [number for number, event in enumerate(self.events) if any(self._bad_sent(number, event))]
 
     def causes(self, starts: Iterable[Writer]) -> list[Writer]:
-        """Return the origins and arrivals that places lead back to."""
+        """Return the origins and arrivals that these places lead back to."""
         reached = _union(self._reach.get(place, 0) for place in starts)
         return [place for place, bit in self._terminals.items() if reached >> bit & 1]
 
     def starts(self, writers: Iterable[Writer]) -> list[Writer]:
-        """Return the bad ones among the writers of a tensor."""
+        """Return those writers of a tensor whose values are bad and were not meant."""
         return [writer for writer in writers if self.value(writer) and writer not in self.meant]
 
     def sent_places(self, number: int) -> list[Writer]:
-        """The bad places of what a message sent."""
+        """Return the places of the bad tensors that a message sent."""
         return list(self._bad_sent(number, self.events[number]))
 
     def num_contained(self) -> int:
-        """Bad events that nothing bad at the end leads back to."""
+        """Count the bad events that no bad gradient, loss or sent message leads back to."""
         bad = {
             number
             for number, values in enumerate(self._values)
@@ -92,8 +93,8 @@ class Walk:
                     self.meant.add(place)
 
     def _is_meant(self, event: TracedEvent, place: Writer, value: int) -> bool:
-        """An Inf given as a constant, or brought in as data, or handed on with the sign it had."""
-        if event.has_bad_constant or (event.kind is EventKind.OUTSIDE and not event.is_parameter):
+        """Whether an Inf was given as a constant, was data, or comes with the same sign from such an Inf."""
+        if event.has_bad_constant or (event.kind is EventKind.EXTERNAL and not event.is_parameter):
             return True
         bad = [writer for read in _reads_of(event, place) for writer in read.writers if self.value(writer)]
         return bool(bad) and self.meant.issuperset(bad) and not value & ~_union(map(self.value, bad))
@@ -145,9 +146,11 @@ class Walk:
         return event.never_written > 0 or not (event.is_untraced or self._bad_causes(place))
 
     def _reached(self, places: Iterable[Writer]) -> dict[Writer, int]:
-        """Origins and arrivals behind each place, as bits; whatever was read had been written before.
+        """Return for each place the origins and arrivals behind it, as bits.
 
-        What a message sent stands before what came of it, as its output is negative.
+        Args:
+            places: sorted, so that the causes of a place come before it. What a message sent sorts before what it
+                brought, because its output is negative.
         """
         reach: dict[Writer, int] = {}
         for place in places:
@@ -157,7 +160,7 @@ class Walk:
 
 
 def _reads_of(event: TracedEvent, place: Writer) -> Iterator[TracedRead]:
-    """What can have gone into one output, or into what a message sent."""
+    """Yield the reads that can have gone into one output, or into a tensor that a message sent."""
     if place.output < 0:
         yield event.reads[~place.output]
         return

@@ -49,7 +49,7 @@ def test_broken_tracer_gives_no_verdict_and_does_not_touch_the_step(monkeypatch:
     assert len(log.messages) == 1
 
 
-@pytest.mark.parametrize("name", ["_made_now", "about_to_run", "place"])
+@pytest.mark.parametrize("name", ["_forward_place", "about_to_run", "place"])
 def test_fault_in_any_hook_stays_inside(monkeypatch: pytest.MonkeyPatch, log: Log, name: str) -> None:
     def sabotaged(*args: Any, **kwargs: Any) -> None:
         raise ValueError("planted")

@@ -52,7 +52,7 @@ def test_number_of_one_thread_is_found_from_another() -> None:
     here = Here()
     nodes = NumberedNodes(here)
     (node,) = made_in_threads(nodes, here, ["mlp"])
-    made = nodes.made(node)
+    made = nodes.forward_place(node)
     assert made is not None
     assert made.module == "mlp"
 
@@ -62,7 +62,7 @@ def test_number_that_two_other_threads_made_cannot_be_told() -> None:
     nodes = NumberedNodes(here)
     first, second = made_in_threads(nodes, here, ["mlp", "attention"])
     assert first._sequence_nr() == second._sequence_nr()
-    assert nodes.made(first) is None
+    assert nodes.forward_place(first) is None
 
 
 def test_names() -> None:
