@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.phrase import phrase
@@ -30,6 +30,9 @@ BAD_BESIDE_ORIGIN: Final = phrase("also bad before the reduction")
 """The legend of BAD_BEFORE where the incident has an origin, which was bad before the reduction too."""
 
 
+Item = TypeVar("Item")
+
+
 def legend(rows: Sequence[RankRow]) -> dict[RankState, str]:
     """Name the states that occur, each with its number of ranks: "origin (1 rank)".
 
@@ -43,3 +46,16 @@ def legend(rows: Sequence[RankRow]) -> dict[RankState, str]:
         for state, name in names.items()
         if counts[state]
     }
+
+
+def keep_worst(items: Sequence[Item], limit: int, tones: Callable[[Item], Iterable[Tone]]) -> list[Item]:
+    """Keep as many items as a picture has room for: those with the worst ranks, in their given order.
+
+    Args:
+        items: rows or columns of a picture.
+        limit: how many there is room for.
+        tones: the tones in an item, at least one of TONES.
+    """
+    order = list(TONES.values())
+    worst_first = sorted(range(len(items)), key=lambda index: min(map(order.index, tones(items[index]))))
+    return [items[index] for index in sorted(worst_first[:limit])]

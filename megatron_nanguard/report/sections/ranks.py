@@ -21,7 +21,7 @@ from megatron_nanguard.records.phrase import ALONGSIDE, joined, opening, phrase
 from megatron_nanguard.records.rank_words import name_ranks, rank_list
 from megatron_nanguard.report.blocks import Block, Grid, GridMark, Tone
 from megatron_nanguard.report.opened_incident import OpenedIncident
-from megatron_nanguard.report.rank_states import TONES, legend
+from megatron_nanguard.report.rank_states import TONES, keep_worst, legend
 
 SHOWN_PATHS: Final = 8
 INFECTED: Final = phrase("{ranks}: infected by {sources} through {by} ({group})")
@@ -39,7 +39,6 @@ CUT: Final = phrase("shown: {shown} of {all} kinds of {what}, those with the wor
 
 Cell = tuple[GridMark, ...]
 Key = TypeVar("Key", bound=Hashable)
-Group = TypeVar("Group")
 
 
 class Column(NamedTuple):
@@ -88,8 +87,8 @@ def parallel_grid(rows: Sequence[RankRow], sizes: ParallelSizes) -> Grid | None:
     everything = sorted({column for _, column in cells})
     across = _equal_groups(everything, lambda one: (one.cp, *(cells.get((stage, one)) for stage in stages)))
     down = _equal_groups(stages, lambda stage: tuple(cells.get((stage, group[0])) for group in across))
-    columns = _gravest(across, SHOWN_COLUMNS, lambda group: _tones(cells, stages, group[:1]))
-    lines = _gravest(down, SHOWN_ROWS, lambda group: _tones(cells, group[:1], everything))
+    columns = keep_worst(across, SHOWN_COLUMNS, lambda group: _tones(cells, stages, group[:1]))
+    lines = keep_worst(down, SHOWN_ROWS, lambda group: _tones(cells, group[:1], everything))
     experts = {Column(row.coordinates.dp, row.coordinates.cp): row.coordinates.ep for row in rows}
     return Grid(
         columns=tuple(_column_label(group, sizes, experts[group[0]]) for group in columns),
@@ -165,15 +164,6 @@ def _equal_groups(keys: Iterable[Key], content: Callable[[Key], Hashable]) -> li
     for key in keys:
         groups[content(key)].append(key)
     return list(groups.values())
-
-
-def _gravest(groups: list[Group], limit: int, tones: Callable[[Group], set[Tone]]) -> list[Group]:
-    """As many groups as there is room for: those with the gravest members, in their given order."""
-    if len(groups) <= limit:
-        return groups
-    gravity = list(TONES.values())
-    ranked = sorted(range(len(groups)), key=lambda index: min(map(gravity.index, tones(groups[index]))))
-    return [groups[index] for index in sorted(ranked[:limit])]
 
 
 def _tones(cells: Cells, stages: Iterable[int], columns: Sequence[Column]) -> set[Tone]:

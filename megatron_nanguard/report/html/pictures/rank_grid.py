@@ -14,8 +14,9 @@ from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.report.blocks import Tone
 from megatron_nanguard.report.formatting import as_sentence
-from megatron_nanguard.report.rank_states import NAMES, TONES, legend
+from megatron_nanguard.report.rank_states import NAMES, TONES, keep_worst, legend
 
 NUMBERED_RANKS = 64
 SINGLE_RANKS = 1024
@@ -121,7 +122,7 @@ def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> RankGrid:
     is_folded = len(inside) > SINGLE_RANKS
     if is_folded:
         rows = list(_folded(replicas, stages))
-        shown = _gravest(rows)
+        shown = keep_worst(rows, SHOWN_ROWS, _tones)
     else:
         rows = shown = list(_single(replicas, stages, is_numbered=len(inside) <= NUMBERED_RANKS))
     return RankGrid(
@@ -186,12 +187,8 @@ def _fold(group: Sequence[int], replicas: Replicas, columns: Sequence[int]) -> G
     return GridRow(f"dp {group[0]}" if len(group) == 1 else f"dp {group[0]}-{group[-1]}", cells)
 
 
-def _gravest(rows: Sequence[GridRow]) -> list[GridRow]:
-    """As many rows as there is room for: those with the worst cells, in their given order."""
-    order = list(RankState)
-    by_gravity = sorted(rows, key=lambda row: min(order.index(cell.state) for stage in row.stages for cell in stage))
-    chosen = by_gravity[:SHOWN_ROWS]
-    return [row for row in rows if row in chosen]
+def _tones(row: GridRow) -> Iterator[Tone]:
+    return (TONES[cell.state] for stage in row.stages for cell in stage)
 
 
 def _counts(rows: Sequence[RankRow]) -> dict[RankState, int]:
