@@ -71,7 +71,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens incidents; whatever a page complains about or asks for beyond its own file fails the test at its end."""
+    """Open incidents; an error or a request of a page fails the test at its end."""
     all_opened: list[Opened] = []
 
     def opening(opened: OpenedIncident, **options: Any) -> Opened:
@@ -85,7 +85,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture(scope="session")
 def demo(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """The page of the demo on a light screen, for tests that leave no more behind than a chosen rank."""
+    """The page of the demo on a light screen, shared by tests that change nothing but the chosen rank."""
     opened = open_in(browser, tmp_path_factory.mktemp("demo") / "demo.html", opened_demo())
     yield opened
     close(opened)
@@ -107,7 +107,7 @@ def open_in(browser: Browser, file: Path, opened: OpenedIncident, **options: Any
 
 
 def close(opened: Opened) -> None:
-    """Close a page that has done no more than open its own file."""
+    """Close a page, and assert that it made no request and had no error."""
     own = opened.page.url
     opened.page.context.close()
     beyond = [url for url in opened.requests if url != own and not url.startswith(("data:", "blob:"))]

@@ -1,4 +1,4 @@
-"""Cases for the sections: an incident, and rows for the pictures where a test wants them."""
+"""Opened incidents for the tests of the sections, with a row per rank where a test needs them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DEMO = {
 
 
 def report_text(incident: Incident, directory: Path, lang: str = "en") -> str:
-    """One incident as plain text, its files being in the directory."""
+    """The report of an incident as plain text; its files are in the directory."""
     return plain_text(blocks_of(open_incident(incident, directory), lang))
 
 
 def row(rank: int, state: RankState = RankState.CLEAN, sizes: ParallelSizes = SIZES, **changes: Any) -> RankRow:
-    """A rank in Megatron's default order of which a file was read."""
+    """The row of a rank in Megatron's default order whose file was read."""
     place = Coordinates.in_default_order(rank, sizes)
     known: dict[str, Any] = {"has_file": True, "host": "node1", "device": "Test CPU", **changes}
     return RankRow(rank=rank, coordinates=place, label=place.label(sizes), state=state, **known)
@@ -49,19 +49,19 @@ def demo_rows() -> tuple[RankRow, ...]:
 
 
 def opened_incident(record: Incident | None = None, rows: Sequence[RankRow] = (), **changes: Any) -> OpenedIncident:
-    """The smallest incident with what a test wants different."""
+    """The smallest incident with the changes of a test."""
     return OpenedIncident(record or incident(**changes), DIRECTORY, tuple(rows))
 
 
 def described(section: Section, opened: OpenedIncident) -> Block:
-    """What a section has to say; something it must have."""
+    """The block of a section, which must not be None."""
     block = section(opened)
     assert block is not None
     return block
 
 
 def bundled(directory: Path) -> Path:
-    """A directory with an accused call that can be run."""
+    """A directory with the bundle of a suspect call that can be run."""
     (directory / "bundle").mkdir()
     for name in ("call.json", "tensors.safetensors"):
         (directory / "bundle" / name).touch()

@@ -1,4 +1,4 @@
-"""One incident with everything that a replay can tell: the demo of the factories, its origin a `log` on rank 5."""
+"""One incident with everything that a replay can find: the demo of the factories with a `log` on rank 5 as origin."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARAMETERS: Final = tuple(
 
 
 def _norms(rank: int) -> dict[str, float | None]:
-    """Stage 0 holds layers 0 and 1, stage 1 the others; replica 0 is bad but for what comes after layer 3."""
+    """Stage 0 holds layers 0 and 1, stage 1 the others; replica 0 is bad up to layer 3."""
     norm = 0.5 if rank in SETS.bad_after_only else math.nan
     if rank in (0, 1, 2, 3):
         return {"embedding": 0.125, "decoder.layers.0": norm, "decoder.layers.1": norm}

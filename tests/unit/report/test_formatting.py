@@ -1,4 +1,4 @@
-"""Numbers read alike everywhere."""
+"""How numbers, counts and causes are written."""
 
 from __future__ import annotations
 

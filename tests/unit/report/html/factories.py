@@ -1,4 +1,4 @@
-"""Incidents as a page gets them: the demo with its rows, and sixteen thousand ranks."""
+"""Opened incidents for the tests of the page: the demo with its rows, and a run of sixteen thousand ranks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def norms(rank: int) -> dict[str, float | None]:
 
 
 def demo_incident(**changes: Any) -> Incident:
-    """The incident of the demo, replayed and judged."""
+    """The incident of the demo with its replay and its causes."""
     parameters = tuple(
         MergedParameter(f"decoder.layers.{layer}.{name}", "local", "nan", math.nan, 3, 0, (4, 5), 2, ("tp0pp1dp0",) * 2)
         for layer in (3, 2)
@@ -80,7 +80,7 @@ def opened_demo(**changes: Any) -> OpenedIncident:
 
 @functools.cache
 def opened_large_run() -> OpenedIncident:
-    """Sixteen thousand ranks: rank 5000 began, its replica is bad up to its stage, all other ranks are infected."""
+    """Sixteen thousand ranks: rank 5000 is the origin, its replica is bad up to its stage, all others are infected."""
     rows = tuple(map(_large_row, range(LARGE.world)))
     bad = tuple(one.rank for one in rows if one.state in (RankState.ORIGIN, RankState.BAD_BEFORE))
     after = tuple(one.rank for one in rows if one.state is RankState.INFECTED)

@@ -1,4 +1,4 @@
-"""What may run in the page, and data that cannot leave its json_island."""
+"""What may run in the page, and data that cannot end its script element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says of itself."""
+"""What the page says about itself and the job."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ from tests.unit.factories import ABORT, incident
         ("unknown", "in which megatron_nanguard found NaN or Inf."),
     ],
 )
-def test_what_became_of_the_job_is_told_by_what_was_done(action: str, ends: str) -> None:
+def test_the_sentence_on_the_job_follows_the_action_of_the_policy(action: str, ends: str) -> None:
     assert about(incident(policy=replace(ABORT, action=action))).endswith(ends)

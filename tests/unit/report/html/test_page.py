@@ -26,7 +26,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\u2028\u202e{{ 7 * 7 }}"
 
 
 class Page(HTMLParser):
-    """What a browser would make of the text."""
+    """The tags and the words that a browser finds in the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -63,7 +63,7 @@ def test_the_page_begins_with_the_verdict(demo: str) -> None:
     assert "Step 3: rank 5 (tp1pp1dp0, host node1) made the first NaN: log in decoder.layers.3.mlp" in words
 
 
-def test_a_section_of_the_report_stands_in_the_page_or_has_pictures_there() -> None:
+def test_every_section_of_the_report_is_in_the_page_in_words_or_as_pictures() -> None:
     opened = opened_demo()
     parts = page_parts(opened, Translator("en", {}))
 
@@ -123,7 +123,7 @@ def test_a_command_can_be_copied(tmp_path: Path) -> None:
     assert "Copied" in page.values("data-done")
 
 
-def test_the_tab_tells_incidents_apart() -> None:
+def test_the_tab_title_differs_between_incidents() -> None:
     assert tab_title(demo_incident()) == "rank 5 log L3.mlp, step 3, ab12"
     assert tab_title(incident(ranks=SETS)) == "ranks 0, 1, 4, 5 not finite, step 3, ab12"
     assert tab_title(incident(ranks=RankSets(tuple(range(9)), (), ()))) == "9 ranks not finite, step 3, ab12"

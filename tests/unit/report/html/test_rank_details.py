@@ -1,4 +1,4 @@
-"""What is shown of a chosen rank."""
+"""What the page shows about a chosen rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from megatron_nanguard.report.html.rank_details import DETAILED_RANKS, rank_deta
 from tests.unit.report.html.factories import opened_demo, opened_large_run
 
 
-def test_the_origin_tells_what_began_on_it() -> None:
+def test_the_rank_of_the_origin_shows_the_origin() -> None:
     assert rank_details(opened_demo())[5] == [
         ("state", "origin"),
         ("host", "node1"),

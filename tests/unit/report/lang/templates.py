@@ -1,4 +1,4 @@
-"""Every sentence of ours that stands in the code, found by its call of `phrase`."""
+"""The templates of all phrases in the code, found by the calls of `phrase`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import megatron_nanguard
 
 PACKAGE = Path(megatron_nanguard.__file__).parent
 MADE_BY = {"phrase": 0, "Phrase": 1}
-"""Where the template stands among the arguments."""
+"""The index of the template among the arguments."""
 IN_PAGE = re.compile(r"""phrase\((["'])((?:(?!\1).)*)\1""")
 
 
 def templates() -> set[str]:
-    """All of them; a template that is no literal is told as such."""
+    """All templates; for one that is not a literal, its place in the code."""
     found = set()
     for file in PACKAGE.rglob("*.py"):
         found.update(_literal(call, file) for call in _calls(file))

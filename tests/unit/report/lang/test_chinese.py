@@ -35,7 +35,7 @@ ABORT: Final = PolicyOutcome(
 
 
 def written() -> bytes:
-    """The demo of the factories with its origin, as a run writes it."""
+    """The demo of the factories with its origin, in the form in which a run saves it."""
     places = {rank: place(rank) for rank in range(8)}
     groups = describe(SETS.bad_before, places, SIZES)
     exchanged = ExchangedSets(SETS, groups, describe(SETS.bad_after_only, places, SIZES))
@@ -65,7 +65,7 @@ def test_what_a_file_does_not_say_of_its_texts_stays_english() -> None:
     assert "\n源头\n" in told
 
 
-def test_english_is_what_stands_in_the_file() -> None:
+def test_english_is_what_the_file_says() -> None:
     read = from_json(Incident, written())
 
     assert report_text(read, DIRECTORY) == report_text(replace(read, phrases={}), DIRECTORY)

@@ -1,4 +1,4 @@
-"""One text after the other in another language, whatever a file says of them."""
+"""Single texts in another language, and the completeness of the translations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ RANK = Phrasing("rank {rank}", {"rank": "5"})
 CALL = Phrasing("{operator} on rank {rank}", {"operator": "log", "rank": "5"})
 
 
-def test_what_was_recorded_is_told_with_its_values() -> None:
+def test_a_recorded_text_is_translated_with_its_values() -> None:
     assert Translator("zh", {"log on rank 5": CALL}).translate("log on rank 5") == "rank 5 上的 log"
 
 
-def test_a_value_that_was_put_together_is_told_too() -> None:
+def test_a_value_that_is_a_phrase_is_translated_too() -> None:
     told = Phrasing("{call} is finite on another device", {"call": "log on rank 5"})
 
     assert Translator("zh", {"x": told, "log on rank 5": CALL}).translate("x") == "rank 5 上的 log 在另一设备上为有限值"
@@ -36,7 +36,7 @@ def test_a_phrase_needs_no_record() -> None:
         Phrasing("{operator} on rank {rank}", {"operator": "log"}),
     ],
 )
-def test_what_cannot_be_told_stays_as_it_is(recorded: Phrasing) -> None:
+def test_a_text_that_cannot_be_translated_stays_as_it_is(recorded: Phrasing) -> None:
     assert Translator("zh", {"text": recorded}).translate("text") == "text"
 
 
@@ -67,7 +67,7 @@ def test_wide_punctuation_brings_its_own_blanks() -> None:
     assert Translator("zh", {"who": who, "x": told}).translate("x") == "rank 5（TP 1）无法重放这一步：FSDP"
 
 
-def test_every_sentence_of_the_code_is_told_in_chinese_and_no_other() -> None:
+def test_the_chinese_has_every_phrase_of_the_code_and_no_other() -> None:
     known, told = templates(), sentences("zh").keys()
 
     assert (sorted(known - told), sorted(told - known)) == ([], [])

@@ -25,7 +25,7 @@ def test_words_are_kept_whole_and_ideographs_are_not_words(text: str, lines: lis
     assert fold(text, 8) == lines
 
 
-def test_what_follows_hangs_below_the_first_word() -> None:
+def test_further_lines_are_indented_to_the_first_word() -> None:
     lines = list(paragraph("one two three", 10, (Span("> "),), Tone.BAD))
 
     assert lines == [(Span("> "), Span("one two", Tone.BAD)), (Span("  "), Span("three", Tone.BAD))]

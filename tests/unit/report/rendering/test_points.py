@@ -23,7 +23,7 @@ TREE = (
 )
 
 
-def test_points_hang_below_their_marks() -> None:
+def test_points_are_indented_to_the_text_above_them() -> None:
     assert (
         "\n".join(map(text_of, point_lines(POINTS, 24)))
         == """\

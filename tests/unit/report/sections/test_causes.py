@@ -1,4 +1,4 @@
-"""Ranked causes with their evidence."""
+"""Ranked causes with their evidence, and advice for recognised patterns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_without_causes_there_is_no_section() -> None:
     assert causes.describe(opened_incident()) is None
 
 
-def test_a_cause_is_told_with_everything_for_and_against_it() -> None:
+def test_a_cause_is_shown_with_the_evidence_for_and_against_it() -> None:
     assert causes.describe(opened_incident(causes=MANY[:1])) == Block(
         "Causes, most likely first",
         points=(
@@ -39,7 +39,7 @@ def test_a_cause_is_told_with_everything_for_and_against_it() -> None:
     )
 
 
-def test_the_first_three_are_told_in_full() -> None:
+def test_the_first_three_are_shown_in_full() -> None:
     block = described(causes.describe, opened_incident(causes=(*MANY, replace(MANY[0], cause="hardware_transient"))))
 
     assert [point.text for point in block.points] == [
@@ -66,7 +66,7 @@ def test_what_is_undecided_is_no_cause_among_others() -> None:
     ]
 
 
-def test_a_try_at_a_lower_scale_is_told_with_its_outcome() -> None:
+def test_a_pass_at_a_lower_loss_scale_is_shown_with_its_outcome() -> None:
     told = {
         outcome: described(
             causes.describe, opened_incident(causes=MANY[:1], replay=ReplaySummary(done=True, lower_scale=outcome))

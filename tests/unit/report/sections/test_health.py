@@ -1,4 +1,4 @@
-"""The section on the hardware, in whole."""
+"""The whole text of the section on hardware readings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text_of(**changes: Any) -> str:
     return "" if block is None else plain_text([block])
 
 
-def test_changes_then_states_then_what_was_not_told() -> None:
+def test_changes_come_first_then_states_and_problems() -> None:
     told = (
         told_by(5, LOST_DATA, CORRECTED),
         told_by(2),
@@ -49,7 +49,7 @@ def test_changes_then_states_then_what_was_not_told() -> None:
     )
 
 
-def test_silence_is_told_and_clears_nobody() -> None:
+def test_devices_without_an_error_are_not_declared_sound() -> None:
     assert text_of(health=(told_by(5),)) == (
         "Hardware readings\n"
         "  No device that was read reports a new uncorrectable error; a device without one may still be faulty.\n"
@@ -57,7 +57,7 @@ def test_silence_is_told_and_clears_nobody() -> None:
     )
 
 
-def test_a_tool_that_hangs_is_a_line() -> None:
+def test_a_tool_that_hangs_has_a_line() -> None:
     told = (health(5, readings=(), problems=("NVML: no answer after 10 s",)),)
     assert text_of(health=told) == (
         "Hardware readings\n  rank 5, node1, cuda:5, GPU-5: not readable: NVML: no answer after 10 s\n"
@@ -69,7 +69,7 @@ def test_many_changes_are_counted() -> None:
     assert "  ... and 2 more changes\n" in text_of(health=(health(5, *many),))
 
 
-def test_of_many_ranks_the_first_and_the_healthy_peer_are_told_of() -> None:
+def test_of_many_ranks_the_first_and_the_healthy_peer_are_shown() -> None:
     told = (told_by(5, LOST_DATA), *(told_by(rank, SLOW) for rank in range(10, 30)), told_by(2))
     lines = [line for line in text_of(health=told).splitlines() if line.startswith("  rank ") and "cuda" in line]
     assert [line.split()[1] for line in lines] == ["5,", "10,", "11,", "12,", "13,", "14,", "15,", "2,"]

@@ -13,7 +13,7 @@ def test_without_losses_and_origin_there_is_no_section() -> None:
     assert microbatches.describe(opened_incident()) is None
 
 
-def test_the_guilty_micro_batch_is_said_so() -> None:
+def test_each_micro_batch_says_what_is_unusual() -> None:
     losses = (MicrobatchLosses(1, 4, 10.25, 10.5, ()), MicrobatchLosses(2, 4, None, None, (4, 5)))
     opened = opened_incident(
         losses=losses,
@@ -39,7 +39,7 @@ def test_the_guilty_micro_batch_is_said_so() -> None:
     )
 
 
-def test_what_stands_out_is_shown_however_late() -> None:
+def test_an_unusual_micro_batch_is_shown_however_late() -> None:
     many = tuple(MicrobatchLosses(index, 2, 1.0, 2.0, (4,) if index == 30 else ()) for index in range(40))
 
     block = described(microbatches.describe, opened_incident(losses=many))

@@ -1,4 +1,4 @@
-"""What to do now."""
+"""What to do next, and the commands for it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_job_that_goes_on_is_stopped_before_its_devices_are_tried() -> None:
     assert "Stop the job first, then:" not in described(verdict.describe, stopped).notes
 
 
-def test_a_call_that_was_given_a_nan_stands_among_the_steps_and_not_in_the_verdict(tmp_path: Path) -> None:
+def test_a_call_with_a_nan_among_its_inputs_is_a_step_but_not_in_the_verdict(tmp_path: Path) -> None:
     for is_given, num_commands in ((True, 0), (False, 1)):
         (tmp_path / str(is_given)).mkdir()
         calls = (arbitration(inputs_bad=is_given),)

@@ -31,7 +31,7 @@ def test_norms_of_a_scaled_loss_are_said_to_be_scaled() -> None:
     assert described(norms_by_layer.describe, opened_incident(rows=rows, loss_scale=1.0)).notes[1:] == ()
 
 
-def test_layers_stand_in_forward_order_with_the_ranks_that_are_bad() -> None:
+def test_layers_are_in_forward_order_with_the_ranks_that_are_bad() -> None:
     rows = [
         row(4, norm_by_layer={layer(10): math.nan, "decoder.final_layernorm": 0.5, "output_layer": 0.25}),
         row(5, norm_by_layer={layer(10): math.inf, "decoder.final_layernorm": 0.125}),
@@ -53,7 +53,7 @@ def test_layers_stand_in_forward_order_with_the_ranks_that_are_bad() -> None:
     )
 
 
-def test_neighbours_that_are_bad_alike_share_a_bar_where_there_are_many() -> None:
+def test_neighbours_that_are_bad_on_the_same_ranks_share_a_bar_in_a_deep_model() -> None:
     norms: dict[str, float | None] = {layer(number): float(number) for number in range(96)}
     norms[layer(4)] = math.nan
 

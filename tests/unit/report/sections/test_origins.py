@@ -1,4 +1,4 @@
-"""The card of an origin."""
+"""Origins, and what was bad before the step began."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_without_an_origin_there_is_no_card() -> None:
     assert origins.describe(opened_incident()) is None
 
 
-def test_everything_that_is_known_of_an_origin_is_told() -> None:
+def test_everything_that_is_known_about_an_origin_is_shown() -> None:
     known = origin(
         operator="FusedAttentionBackward",
         forward_operator="FusedAttention",
@@ -92,7 +92,7 @@ def test_several_origins_are_numbered_and_cut() -> None:
     assert block.notes == ("... and 2 more origins",)
 
 
-def test_a_collective_is_told_with_all_its_members() -> None:
+def test_a_collective_is_shown_with_all_its_members() -> None:
     spoiled = origin(
         kind=OriginKind.COMMUNICATION,
         operator="allreduce_",
@@ -124,7 +124,7 @@ def test_where_all_was_well_there_is_no_section() -> None:
     assert origins.describe_audit(opened_incident()) is None
 
 
-def test_a_finding_is_told_with_its_rank() -> None:
+def test_an_audit_finding_is_shown_with_its_rank() -> None:
     assert origins.describe_audit(opened_incident(audit=(MOMENT,))) == Block(
         "Bad before the step began",
         columns=("what", "name", "seen", "rank", "note"),

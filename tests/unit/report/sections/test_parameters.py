@@ -46,7 +46,7 @@ def test_a_layer_is_named_once_above_its_parameters_from_the_loss_backwards() ->
     assert block.notes == (SUMMED,)
 
 
-def test_one_row_tells_of_before_and_after_with_the_counts_that_are_known() -> None:
+def test_one_row_shows_before_and_after_with_the_known_counts() -> None:
     before, after = parameter("w", nan_count=None), replace(parameter("w", "reduced", 7), ranks=(4, 6))
 
     block = described(parameters.describe, opened_incident(parameters=(before, after)))
@@ -55,7 +55,7 @@ def test_one_row_tells_of_before_and_after_with_the_counts_that_are_known() -> N
     assert block.rows[1] == ("  w", "4, 5", "4, 6", "NaN", "7", "0")
 
 
-def test_a_norm_is_told_where_every_element_is_finite() -> None:
+def test_the_norm_is_shown_where_every_element_is_finite() -> None:
     large = replace(parameter("w"), pattern="finite", norm=3e38, nan_count=0)
     assert described(parameters.describe, opened_incident(parameters=(large,))).rows[1][3] == "finite, norm 3e+38"
 

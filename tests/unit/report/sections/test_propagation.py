@@ -23,7 +23,7 @@ def test_without_an_origin_or_without_a_spread_there_is_no_tree() -> None:
     assert propagation.describe(opened_incident(origin=(origin(path=("log in decoder.layers.3.mlp",)),))) is None
 
 
-def test_what_a_rank_made_bad_hangs_below_it() -> None:
+def test_the_ranks_that_a_rank_made_bad_are_below_it() -> None:
     infected = (
         Infected(6, "allreduce_coalesced_ no. 0", DP, (4,), "finalize"),
         Infected(4, "allreduce_ no. 38", TP, (5,), "backward, final_layernorm"),
@@ -49,7 +49,7 @@ def test_what_a_rank_made_bad_hangs_below_it() -> None:
     )
 
 
-def test_ranks_that_share_a_communication_are_told_together() -> None:
+def test_ranks_that_share_a_communication_share_a_line() -> None:
     infected = tuple(Infected(rank, "allreduce_ no. 0", "a group", (5,)) for rank in (9, 7, 8))
 
     block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
@@ -64,7 +64,7 @@ def test_a_long_path_keeps_its_end_which_is_the_gradient() -> None:
     assert block.tree[0].below == (Point("on the rank:", detail="b > c > d > ... 2 more > g > h"),)
 
 
-def test_ways_that_no_origin_leads_to_stand_on_their_own_and_close_no_circle() -> None:
+def test_transfers_without_an_origin_are_shown_alone_and_a_circle_ends() -> None:
     infected = (Infected(1, "recv_ no. 0", "", (2,)), Infected(2, "recv_ no. 1", "", (1,)))
 
     block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
@@ -72,7 +72,7 @@ def test_ways_that_no_origin_leads_to_stand_on_their_own_and_close_no_circle() -
     assert block.tree[1:] == (way("rank 1 by recv_ no. 0", ""), way("rank 2 by recv_ no. 1", ""))
 
 
-def test_many_ways_and_origins_are_counted() -> None:
+def test_transfers_and_origins_beyond_the_limit_are_counted() -> None:
     infected = tuple(Infected(rank, f"recv_ no. {rank}", "", (5,)) for rank in range(10, 30))
 
     block = described(
@@ -92,7 +92,7 @@ def test_a_message_that_names_its_sender_needs_no_group() -> None:
     assert block.tree[0].below == (way("rank 1 by PP recv from rank 5", "first used in backward of micro-batch 2"),)
 
 
-def test_what_made_more_gradients_bad_is_told_below_the_tree() -> None:
+def test_transfers_to_ranks_that_were_bad_already_are_below_the_tree() -> None:
     tied = Infected(4, "tied embeddings", "g", (0,), "finalize", "allreduce_ no. 0", ("output_layer.weight",))
     infected = (Infected(4, "TP all-reduce", TP, (5,)),)
 

@@ -1,4 +1,4 @@
-"""The three sets of ranks."""
+"""The three sets of ranks, and the grid of the parallel layout."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_single_rank_is_not_named_twice() -> None:
     assert ranks.describe(opened_incident(ranks=RankSets((3,), (), ()), groups=(alone,))).rows[0][1] == "rank 3 (DP 1)"
 
 
-def test_infected_ranks_that_share_a_way_are_told_together() -> None:
+def test_ranks_infected_by_the_same_communication_share_a_line() -> None:
     way = ("data-parallel reduction", "data-parallel group of tp0 pp0", (0,))
     infected = (Infected(2, *way), Infected(6, "not known", "", ()), Infected(4, *way), Infected(3, *way))
 
@@ -54,7 +54,7 @@ def test_infected_ranks_that_share_a_way_are_told_together() -> None:
     )
 
 
-def test_many_ways_of_infection_are_counted() -> None:
+def test_infections_beyond_the_limit_are_counted() -> None:
     infected = tuple(Infected(rank, "data-parallel reduction", f"group {rank}", (0,)) for rank in range(1, 12))
 
     told = described(ranks.describe, opened_incident(infected=infected)).notes
@@ -63,7 +63,7 @@ def test_many_ways_of_infection_are_counted() -> None:
     assert told[-1] == "... and 3 more paths of infection"
 
 
-def test_with_an_origin_the_infection_is_told_elsewhere() -> None:
+def test_with_an_origin_infections_are_left_to_the_section_on_propagation() -> None:
     infected = (Infected(2, "data-parallel reduction", "a group", (0,)),)
 
     assert ranks.describe(opened_incident(infected=infected, origin=(origin(),))).notes == ()
@@ -105,7 +105,7 @@ def test_a_single_rank_has_no_picture() -> None:
     assert parallel_grid((), SIZES) is None
 
 
-def test_sixteen_thousand_ranks_fit_where_replicas_and_stages_look_alike() -> None:
+def test_sixteen_thousand_ranks_fit_where_replicas_and_stages_are_equal() -> None:
     # Replica 77 of stages 0 to 7 is bad, its tensor-parallel rank 2 of stage 7 is the origin, the rest is infected.
     def state(rank: int) -> RankState:
         tp, dp, pp = rank % 8, rank // 8 % 128, rank // 1024
@@ -127,7 +127,7 @@ def test_sixteen_thousand_ranks_fit_where_replicas_and_stages_look_alike() -> No
     )
 
 
-def test_of_many_kinds_of_replicas_the_gravest_are_shown() -> None:
+def test_of_many_kinds_of_replicas_the_worst_are_shown() -> None:
     sizes = ParallelSizes(world=1280, tp=10, cp=1, ep=1, dp=128, pp=1, expert_tp=10, expert_dp=128)
     # Every replica has its own pattern of infected ranks: the binary digits of its number, from 1 on.
     digits = [f"{replica + 1:010b}"[::-1] for replica in range(128)]
@@ -158,7 +158,7 @@ def test_context_and_expert_parallel_ranks_are_named() -> None:
     ]
 
 
-def test_scattered_replicas_that_look_alike_are_counted() -> None:
+def test_scattered_equal_replicas_are_counted() -> None:
     sizes = ParallelSizes(world=100, tp=1, cp=1, ep=1, dp=100, pp=1, expert_tp=1, expert_dp=100)
     states = [RankState.CLEAN if rank % 3 else RankState.INFECTED for rank in range(100)]
 

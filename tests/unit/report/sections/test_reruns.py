@@ -1,4 +1,4 @@
-"""The step again."""
+"""The replay of the step, and the suspect call run alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_replay_that_was_not_done_has_no_section() -> None:
     assert reruns.describe_replay(opened_incident(replay=ReplaySummary(why_not="no room"))) is None
 
 
-def test_every_pass_tells_its_result_and_what_it_asks() -> None:
+def test_every_pass_shows_its_result_and_its_question() -> None:
     summary = ReplaySummary(
         done=True,
         exact=True,
@@ -69,7 +69,7 @@ def test_a_replay_that_is_not_exact_says_how_far(finite_exact: bool | None, word
     assert described(reruns.describe_replay, opened_incident(replay=inexact)).text == (words,)
 
 
-def test_what_became_finite_is_told_in_one_sentence() -> None:
+def test_values_that_became_finite_have_a_sentence() -> None:
     healed = ReplaySummary(done=True, exact=False, finite_exact=True, passes=(ReplayPass("plain", "no"),))
     sets = RankSets((1,), (0,), ())
 
@@ -95,7 +95,7 @@ def test_what_was_not_tried_is_left_out() -> None:
     )
 
 
-def test_every_run_of_the_call_is_told() -> None:
+def test_every_run_of_the_call_is_shown() -> None:
     call = arbitration(
         repeats=8,
         repeats_bad=2,

@@ -1,4 +1,4 @@
-"""Run and step."""
+"""Run and step, files, and notes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_files_are_named_below_their_directory() -> None:
     assert run_facts.describe_files(opened_incident(files=("a",))).rows[2] == ("each rank", "a")
 
 
-def test_a_merged_file_that_nobody_wrote_is_not_named() -> None:
+def test_a_merged_file_that_was_not_written_is_not_named() -> None:
     nobody = PolicyOutcome("abort", "unknown", None, "not known")
 
     assert run_facts.describe_files(opened_incident(files=("a",), policy=nobody)).rows == (

@@ -1,4 +1,4 @@
-"""The first lines: where it began, why, what next."""
+"""The first lines: origin, cause, job, and what to do next."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> No
     assert nothing["cause"] == "undecided: no evidence for any cause"
 
 
-def test_the_command_stands_alone_and_whole(tmp_path: Path) -> None:
+def test_the_command_is_whole_and_on_its_own_line(tmp_path: Path) -> None:
     look = replace(NUMERICS, next="open model.py:7; confirm with: python bundle/repro.py")
 
     block = described(verdict.describe, OpenedIncident(incident(causes=(look,)), bundled(tmp_path)))
@@ -162,7 +162,7 @@ ANYWHERE = "start again from the last checkpoint before step 3"
 
 
 def started(tmp_path: Path, run_id: str = "20260101-120000-ab12", **arguments: str) -> OpenedIncident:
-    """An incident whose run wrote what it was started with."""
+    """An incident whose run wrote its fingerprint."""
     fingerprint = Fingerprint(
         run_id=run_id,
         started="2026-01-01T12:00:00Z",
@@ -187,7 +187,7 @@ def test_without_a_checkpoint_none_is_promised(tmp_path: Path) -> None:
     assert job_words(started(tmp_path, save="None")) == words
 
 
-def test_the_start_of_another_run_tells_nothing(tmp_path: Path) -> None:
+def test_the_fingerprint_of_another_run_is_ignored(tmp_path: Path) -> None:
     assert job_words(started(tmp_path, run_id="another", save="/data/ckpt")) == f"{STOPPED}; {ANYWHERE}"
 
 
@@ -201,18 +201,18 @@ def test_a_job_that_goes_on_says_what_became_of_the_step() -> None:
     )
 
 
-def test_a_policy_that_had_to_give_way_says_why() -> None:
+def test_a_replaced_policy_says_why() -> None:
     outcome = PolicyOutcome("skip", "abort", 65, "Too many skips.")
     assert job_words(opened_incident(policy=outcome)) == f"{STOPPED} (Too many skips); {ANYWHERE}"
 
 
-def test_a_step_that_was_applied_before_it_was_seen_did_change_weights() -> None:
+def test_a_step_that_was_applied_did_change_weights() -> None:
     assert job_words(opened_incident(kind=Kind.DEAD_STEP)).startswith(
         "stopped on every rank with exit code 65, after the step had been applied"
     )
 
 
-def test_where_nobody_lived_nothing_is_claimed() -> None:
+def test_nothing_is_claimed_about_a_job_whose_ranks_all_died() -> None:
     nobody = PolicyOutcome("abort", "unknown", None, "not known")
     assert (
         job_words(opened_incident(policy=nobody)) == "not known: every rank ended before it could write what was done"

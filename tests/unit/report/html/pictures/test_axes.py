@@ -1,4 +1,4 @@
-"""The order of layers, and their names on an axis."""
+"""The order of layers, their names on an axis, and the ticks of a log scale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from megatron_nanguard.report.html.pictures.axes import layers_in_order, log_tic
 from tests.unit.report.html.factories import row
 
 
-def test_layers_of_all_stages_stand_in_forward_order() -> None:
+def test_layers_of_all_stages_are_in_forward_order() -> None:
     names = ("decoder.layers.10", "decoder.layers.9", "output_layer", "embedding")
     rows = [row(rank, norm_by_layer={name: 1.0}) for rank, name in enumerate(names)]
 

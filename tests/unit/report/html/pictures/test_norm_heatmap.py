@@ -9,7 +9,7 @@ from tests.unit.factories import SIZES
 from tests.unit.report.html.factories import row
 
 
-def test_finite_norms_stand_on_a_log_scale_and_the_others_in_colours_of_their_own() -> None:
+def test_finite_norms_are_on_a_log_scale_and_others_have_their_own_colours() -> None:
     norms = {"embedding": 0.01, "decoder.layers.0": math.nan, "decoder.layers.1": math.inf, "output_layer": 0.0}
 
     figure = heat_map([row(0, norm_by_layer=norms)], SIZES, None)

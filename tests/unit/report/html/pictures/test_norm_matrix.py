@@ -27,7 +27,7 @@ def test_a_row_is_a_pipeline_whose_layers_lie_on_its_stages() -> None:
     assert (matrix.left_out, matrix.is_folded) == (0, False)
 
 
-def test_a_layer_that_nobody_looked_at_leaves_a_gap() -> None:
+def test_a_layer_without_a_norm_leaves_a_gap() -> None:
     matrix = norm_matrix([row(0, norm_by_layer={"embedding": None, "decoder.layers.0": 1.0})], SIZES)
     assert matrix.rows[0].cells == (None, NormCell(0, 1.0))
 

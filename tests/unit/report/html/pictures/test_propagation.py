@@ -1,4 +1,4 @@
-"""PropagationGraph of the infection, and the graph that is drawn of them."""
+"""The propagation graph of an incident, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.unit.report.html.factories import demo_incident
 
 
 def words_of(figure: Figure) -> list[str]:
-    """What stands beside each node."""
+    """The words beside each node."""
     return [note["text"] for note in figure.layout["annotations"] if not note["showarrow"]]
 
 
-def test_lanes_stand_by_the_messages_before_them_and_then_by_rank() -> None:
+def test_nodes_are_sorted_by_the_messages_before_them_and_then_by_rank() -> None:
     drawn = propagation_graph(demo_incident())
 
     assert [(node.name, node.state, node.column, node.source) for node in drawn.nodes] == [
@@ -42,7 +42,7 @@ def test_ranks_that_nothing_leads_to_begin_a_tree_of_their_own() -> None:
     ]
 
 
-def test_the_middle_of_a_long_way_is_counted() -> None:
+def test_the_middle_of_a_long_path_is_counted() -> None:
     path = tuple(f"op{step}" for step in range(10))
     figure = propagation_figure(incident(origin=(origin(path=path),)))
     assert figure is not None
@@ -92,7 +92,7 @@ def test_without_an_origin_nothing_is_said_to_have_begun() -> None:
     assert figure.caption.startswith("Where it began is not known")
 
 
-def test_many_ways_are_cut_and_counted() -> None:
+def test_transfers_beyond_the_limit_are_counted() -> None:
     many = tuple(Infected(rank, f"recv_ no. {rank}", "g", (5,)) for rank in range(10, 60))
     figure = propagation_figure(demo_incident(infected=many))
     assert figure is not None

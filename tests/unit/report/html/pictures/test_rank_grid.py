@@ -1,4 +1,4 @@
-"""The parallel grid of the page: a cell per rank, and rows of replicas that look alike in a large run."""
+"""The parallel grid of the page: a cell per rank, and rows of equal replicas in a large run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_rank_that_does_not_train_is_named_below_the_grid() -> None:
     assert grid.notes == ("Ranks without a place in the layout: 8.",)
 
 
-def test_replicas_that_look_alike_are_one_row_of_a_large_run() -> None:
+def test_equal_replicas_share_a_row_in_a_large_run() -> None:
     # rank 5000 = tp 0 + 8 * (dp 113 + 128 * pp 4)
     grid = parallel_grid(opened_large_run().rows, LARGE)
 
@@ -58,7 +58,7 @@ def test_replicas_that_look_alike_are_one_row_of_a_large_run() -> None:
     assert grid.is_wide
 
 
-def test_the_gravest_rows_are_kept_where_there_are_too_many() -> None:
+def test_the_worst_rows_are_kept_where_there_are_too_many() -> None:
     # Every second replica has a clean rank on stage 0, so that no two neighbours look alike.
     rows = [
         replace(one, state=RankState.CLEAN) if one.coordinates.dp % 2 and one.rank < 1024 and not one.rank % 8 else one

@@ -55,7 +55,7 @@ def test_of_many_bad_replicas_the_first_are_drawn_and_the_others_counted() -> No
     assert len({trace["legendgroup"] for trace in figure.traces[2:]}) == 16
 
 
-def test_losses_are_told_by_replica_with_the_worst_of_its_ranks() -> None:
+def test_the_loss_of_a_replica_is_the_worst_of_its_ranks() -> None:
     losses = {4: 4.5, 5: math.nan, 6: 4.25, 7: 4.25}
     rows = [row(rank, microbatches=(Microbatch(0, 4.5, 64), Microbatch(1, loss, 64))) for rank, loss in losses.items()]
 

@@ -1,4 +1,4 @@
-"""What is known of the step, by micro-batch and phase."""
+"""What is known about the step, by micro-batch and phase."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.report.html.factories import demo_incident
 
 
 def marks(figure: Figure | None) -> list[Any]:
-    """Symbol and colour of each kind of mark, and where its marks stand, without what sets marks of one slot apart."""
+    """Symbol and colour of each kind of mark, and the slots of its marks."""
     assert figure is not None
     phases, rows = figure.layout["xaxis"]["ticktext"], figure.layout["yaxis"]["ticktext"]
     return [
@@ -26,7 +26,7 @@ def marks(figure: Figure | None) -> list[Any]:
     ]
 
 
-def test_origin_arrivals_and_losses_stand_in_their_micro_batch_and_phase() -> None:
+def test_origins_first_uses_and_losses_are_in_their_micro_batch_and_phase() -> None:
     figure = timeline(demo_incident())
 
     assert marks(figure) == [
@@ -42,7 +42,7 @@ def test_origin_arrivals_and_losses_stand_in_their_micro_batch_and_phase() -> No
     assert figure.caption.endswith("Micro-batches in which nothing bad is known are not drawn: 0, 1, 3.")
 
 
-def test_a_loss_that_is_not_finite_stands_in_the_forward() -> None:
+def test_a_loss_that_is_not_finite_is_in_the_forward_phase() -> None:
     losses = (MicrobatchLosses(0, 2, 4.5, 4.75, ()), MicrobatchLosses(1, 2, 4.5, 4.5, (1,)))
     assert marks(timeline(incident(losses=losses))) == [("x", "bad", [("micro-batch 1", "forward")])]
 
@@ -70,7 +70,7 @@ def test_too_many_marked_micro_batches_are_cut_after_those_where_it_began() -> N
     ]
 
 
-def test_a_phase_and_a_first_use_that_nobody_knows_are_left_out() -> None:
+def test_an_unknown_phase_and_an_unknown_first_use_are_left_out() -> None:
     strange = incident(origin=(origin(phase="<b>"),), infected=(Infected(1, "recv_", "g", (0,), "soon"),))
     assert timeline(strange) is None
 
