@@ -116,7 +116,7 @@ def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tensor]) -> dict[str, SavedTensor]:
-    """Describe what a safetensors file does not hold; device and requires_grad are those of the originals."""
+    """Describe each copy for `call.json`; device and requires_grad are those of the original."""
     return {
         name: SavedTensor(
             shape=tuple(copy.shape),

@@ -25,8 +25,6 @@ from megatron_nanguard.records.arbitration import BAD, FINITE, PeerAnswer
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.json.conversion import from_json, to_json
 
-NUM_TRIES: Final = 3
-POLL_SECONDS: Final = 0.05
 ANSWER_NAME: Final = "answer.json"
 
 
@@ -109,7 +107,7 @@ def _outcome(directory: Path, device: torch.device) -> str:
         if call.saved.kind == "operator":
             allowed_operator(call.saved.operator)
         plain, tensors = whole(call)
-        tries = [repro.is_bad(plain, run_once(call, plain, tensors, device)) for _ in range(NUM_TRIES)]
+        tries = [repro.is_bad(plain, run_once(call, plain, tensors, device)) for _ in range(3)]
     except (PostmortemError, *CANNOT_RUN) as error:
         return repro.first_line(error)
     return BAD if any(tries) else FINITE
@@ -120,5 +118,5 @@ def _wait_for(path: Path, seconds: float) -> bool:
     while not path.exists():
         if time.monotonic() >= end:
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.05)
     return True

@@ -21,7 +21,6 @@ from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.tensor_names import dtype_name
 
-NUM_REPEATS: Final = 8
 CPU: Final = torch.device("cpu")
 Json = dict[str, Any]
 Outputs = Sequence[tuple[str, Tensor]]
@@ -33,7 +32,7 @@ CANNOT_RUN: Final = (
 missing. Second line: a reference got arguments that it does not expect."""
 
 
-def arbitrate(call: CaughtCall, repeats: int = NUM_REPEATS, peer: PeerAnswer | str = NOT_TRIED) -> Arbitration:
+def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_TRIED) -> Arbitration:
     """Run the call again here and in higher precision, and add the answer of a peer.
 
     Args:

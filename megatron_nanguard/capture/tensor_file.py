@@ -33,13 +33,12 @@ _NAMES = {
 }
 DTYPES: Final = {getattr(torch, name): code for name, code in _NAMES.items() if hasattr(torch, name)}
 """Dtypes that the file can hold, with their names in the format."""
-ALIGNMENT: Final = 8
 
 
 def can_hold(tensor: Tensor) -> bool:
     """Whether the file can hold a tensor as it is: plain, dense, of a type that the format knows.
 
-    A subclass, such as a DTensor or a quantized weight, is more than its elements.
+    A subclass such as a DTensor or a quantized weight is refused: it consists of more than its elements.
     """
     is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
     return is_plain and tensor.layout == torch.strided and tensor.dtype in DTYPES and not tensor.is_meta
@@ -82,5 +81,5 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
         described[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(described).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-len(text) % 8)  # the elements begin at a multiple of 8 bytes
     return len(text).to_bytes(8, "little") + text

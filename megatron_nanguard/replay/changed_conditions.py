@@ -18,7 +18,6 @@ from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 SYNCHRONOUS = "synchronous"
 LOWER_SCALE = "loss scale / 256"
-LOWERED = 1 / 256
 
 
 class Synchronous(TorchDispatchMode):
@@ -47,7 +46,7 @@ class Synchronous(TorchDispatchMode):
 
 
 @contextmanager
-def lower_scale(chunks: Sequence[ModelChunk], factor: float = LOWERED) -> Iterator[None]:
+def lower_scale(chunks: Sequence[ModelChunk], factor: float = 1 / 256) -> Iterator[None]:
     """Scale the loss by a smaller factor than the loss scaler gives: ``replay(call, lower_scale(chunks))``.
 
     Gradients that are finite then overflowed only because of the scale, which is for the loss scaler to handle.

@@ -127,7 +127,7 @@ class Recording:
         return sum(len(each._self_fetched) for each in self._iterators.values())
 
     def batch(self) -> Batch:
-        """The copies."""
+        """The copies of the items, by iterator."""
         return tuple(tuple(one.content for one in each._self_fetched) for each in self._iterators.values())
 
     def changed_after_fetch(self) -> list[int]:

@@ -12,8 +12,6 @@ from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.trace import TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
 
-MAX_POSITIONS = 8
-
 
 @torch.no_grad()
 def is_beyond(tensors: Iterable[Tensor], above: float | None) -> bool:
@@ -40,7 +38,7 @@ def facts_of(name: str, tensor: Tensor, above: float | None) -> TensorFacts | No
     nan_count, inf_count = int(values.isnan().sum()), int(values.isinf().sum())
     magnitude = values.abs()
     finite = magnitude[values.isfinite()]
-    found = (~(magnitude <= _limit(values.dtype, above))).nonzero()[:MAX_POSITIONS]
+    found = (~(magnitude <= _limit(values.dtype, above))).nonzero()[:8]
     return TensorFacts(
         name=name,
         shape=tuple(tensor.shape),

@@ -21,7 +21,7 @@ def reference(
     """log(sum(exp(logits))) minus the logit of the target, per token; Megatron's names, then Apex's.
 
     Raises:
-        NotImplementedError: smoothed labels, or a vocabulary that is split: a target lies outside of this part.
+        NotImplementedError: labels are smoothed, or a target lies outside of this rank's part of the vocabulary.
     """
     scores, wanted = logits if target is None else vocab_parallel_logits, labels if target is None else target
     assert scores is not None and wanted is not None
