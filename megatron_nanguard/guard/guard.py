@@ -15,7 +15,7 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
 from megatron_nanguard.guard.steps import Steps
 from megatron_nanguard.guarded_run import GuardedOptimizers, GuardedRun, Options, RunHandshake
-from megatron_nanguard.guarded_run.drilling import UNFIRED_EXIT_CODE
+from megatron_nanguard.guarded_run.run_drills import UNFIRED_EXIT_CODE
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.patching import Engine, Shield
@@ -157,8 +157,8 @@ class Guard:
         actions.abort()
 
     def _at_exit(self) -> None:
-        drilling = self._run.drilling if self._run else None
-        unfired = drilling.unfired() if drilling else []
+        drills = self._run.drills if self._run else None
+        unfired = drills.unfired() if drills else []
         self._write_last()
         for text in unfired:
             log.error("drill %s, on rank %s: nothing was tested", text, os.environ.get("RANK", "0"))

@@ -122,11 +122,11 @@ class GuardedOptimizers:
         return watcher
 
     def _drills(self, guarded: GuardedOptimizer) -> PlantedDrills | None:
-        drilling = self._run.drilling
-        if drilling is None:
+        drills = self._run.drills
+        if drills is None:
             return None
         try:
-            return drilling.attach(guarded.chunks, guarded.names, self._run.handshake.store("drill"))
+            return drills.attach(guarded.chunks, guarded.names, self._run.handshake.store("drill"))
         except DrillError as error:
             log.error("%s", error)
             raise SystemExit(2) from None

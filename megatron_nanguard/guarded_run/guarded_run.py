@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from megatron_nanguard.guarded_run.drilling import Drilling
+from megatron_nanguard.guarded_run.run_drills import RunDrills
 from megatron_nanguard.guarded_run.run_files import RunFiles
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import HealthWatch
@@ -39,7 +39,7 @@ class GuardedRun:
         policy: what is done about an incident, the same on all ranks.
         speaks: this rank logs what concerns all of them.
         files: None before the start, and where the start failed.
-        drilling: None where no fault is planted.
+        drills: None where no fault is planted.
         coordinates: of this rank; None before a model is known.
         health: of the hardware under this rank; None before a model is known.
     """
@@ -54,7 +54,7 @@ class GuardedRun:
         self.run_id = ""
         self.speaks = False
         self.files: RunFiles | None = None
-        self.drilling: Drilling | None = None
+        self.drills: RunDrills | None = None
         self.coordinates: Coordinates | None = None
         self.health: HealthWatch | None = None
 
@@ -108,7 +108,7 @@ class GuardedRun:
         settings, handshake = self.settings, self.handshake
         self.files = RunFiles(settings, self.run_id, handshake.rank, partial(handshake.is_first, "cannot write"))
         if settings.drill:
-            self.drilling = Drilling(settings.drill, handshake.rank, dist.get_world_size())
+            self.drills = RunDrills(settings.drill, handshake.rank, dist.get_world_size())
         if self.speaks:
             self._log_start(self.files)
 
@@ -117,10 +117,10 @@ class GuardedRun:
             log.warning("this trainer takes a skipped step for a fatal error: policy abort instead of skip")
         ranks = len(self.handshake.ranks)
         log.info("guards %d ranks, policy %s, files in %s", ranks, self.policy, files.directory.path)
-        if self.drilling is not None and self.settings.drill:
+        if self.drills is not None and self.settings.drill:
             files.write_drill_plan(self.settings.drill)
             log.warning("this run is a drill: faults are planted on purpose (%s)", self.settings.drill)
-            self.drilling.mark_checkpoints()
+            self.drills.mark_checkpoints()
 
     @property
     def directory(self) -> RunDirectory:
@@ -140,7 +140,7 @@ class GuardedRun:
         """
         if self.files is None:
             return
-        for planted in self.drilling.planted if self.drilling else ():
+        for planted in self.drills.planted if self.drills else ():
             if planted.drills:
                 self.files.write_drill(planted.record())
         self.files.write_status(self.coordinates, fired, self.counts, tuple(self.notes))

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from megatron_nanguard.errors import DrillError, SettingsError
-from megatron_nanguard.guarded_run.drilling import Drilling
+from megatron_nanguard.guarded_run.run_drills import RunDrills
 from megatron_nanguard.megatron_api.host_program import mend_help_texts
 from megatron_nanguard.settings import Settings, add_arguments, flag_of, from_namespace
 
@@ -56,7 +56,7 @@ class Options:
 def _checked(settings: Settings) -> Settings:
     if settings.on and settings.drill:
         try:
-            Drilling(settings.drill, 0, int(os.environ.get("WORLD_SIZE", "1")))
+            RunDrills(settings.drill, 0, int(os.environ.get("WORLD_SIZE", "1")))
         except DrillError as error:
             raise SettingsError(f"{flag_of('drill')}: {error}") from None
     return settings

@@ -22,7 +22,7 @@ CHECKPOINT_MARK = "NANGUARD_DRILL.txt"
 UNFIRED_EXIT_CODE = 66
 
 
-class Drilling:
+class RunDrills:
     """The drills of this rank.
 
     Args:
