@@ -43,7 +43,7 @@ class VotingRanks:
         self._store.add("built", 1)
 
     def voters(self) -> Voters | None:
-        """The voters; None for a rank that is not among them.
+        """Return the voters; None on a rank that is not among them.
 
         All ranks that exchange gradients have built the optimizer before any of them decides, so the first rank to ask
         sees them all.

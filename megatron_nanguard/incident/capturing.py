@@ -26,13 +26,14 @@ from megatron_nanguard.settings import SAVES_STEP
 log = logging.getLogger("megatron_nanguard")
 
 SLOWEST_BYTES_PER_SECOND = 32 << 20
-"""What a rank may count on while all of them write to one file system."""
+"""Write speed that every rank is expected to have while all of them write to one file system."""
 NO_FILE = (0, 2**62)
+"""Bytes to write and bytes free, sent by a rank that has nothing to write."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the ranks exchanged about the files to come.
+    """Size of the files to be written, over all ranks.
 
     Attributes:
         total: bytes over all ranks.
@@ -46,7 +47,7 @@ class Size:
 
     @property
     def seconds(self) -> float:
-        """Longest that a rank may take to write."""
+        """How long a rank may take to write."""
         return self.largest / SLOWEST_BYTES_PER_SECOND
 
     def why_not(self, level: str) -> str:
@@ -111,7 +112,7 @@ class Capturer:
         return Captured(without_tensors(captured.record, why_not))
 
     def _write(self, captured: Captured) -> None:
-        """Tensors first, so that what the record names is there; what cannot be written costs a line in the log."""
+        """Write the tensors, then the record that names them. What cannot be written costs a line in the log."""
         name, record = file_name(captured.record.coordinates.rank), captured.record
         path = (self.run.path / self.incident / name).with_suffix(TENSORS_SUFFIX)
         try:

@@ -7,8 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
@@ -22,11 +20,14 @@ NORM_DIGITS = 6
 
 @dataclass(frozen=True)
 class RankEvidence:
-    """Host-side facts of one rank.
+    """What one rank knows of its step, as numbers on the host.
 
     Attributes:
-        suspicious_before, suspicious_after: the norm alone.
-        bad_before, bad_after: an element.
+        local: gradients before the reduction.
+        reduced: what the optimizer would consume.
+        suspicious_before, suspicious_after: the norm is not finite, or too large to be summed over the ranks.
+        bad_before, bad_after: an element is not finite.
+        bad_loss: the loss of a micro-batch is not finite.
     """
 
     local: LocalGradients
@@ -75,7 +76,7 @@ def by_layer(parameters: Sequence[BadParameter]) -> dict[str, int]:
 
 
 def norm_by_layer(guarded: GuardedOptimizer) -> dict[str, float | None]:
-    """Norm of every layer before the reduction, in the order of the model; nothing where buckets were taken whole."""
+    """Norm of every layer before the reduction, in the order of the model; empty with one norm per bucket."""
     if not guarded.step.before.per_parameter:
         return {}
     norms: dict[str, list[float]] = defaultdict(list)
@@ -98,9 +99,15 @@ def _reduced(guarded: GuardedOptimizer) -> tuple[float | None, list[BadParameter
 
 
 def _local(guarded: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None, tuple[BadParameter, ...], bool]:
-    """Norm of the rank, its bad parameters, and whether a bucket is bad of which only one norm was taken.
+    """What this rank's own gradients were before the reduction.
 
-    A count is taken after the reduction. It counts for a parameter only if that was not finite before it.
+    Elements are counted after the reduction, where it left them in place. Such a count is used for a parameter only if
+    its norm was not finite before the reduction.
+
+    Args:
+        bad_after: names of the parameters that are bad after the reduction.
+    Returns:
+        Norm of the rank; its bad parameters; whether a bucket is bad of which one norm was taken as a whole.
     """
     counted = {one.name: one for one in _counted(guarded)}
     found: list[BadParameter] = []
@@ -156,8 +163,3 @@ def _root(norms: Sequence[float]) -> float:
 
 def _is_suspicious(norm: float | None, limit: float) -> bool:
     return norm is not None and not norm * norm <= limit
-
-
-def host_norm(norm: float | torch.Tensor) -> float:
-    """The gradient norm as a number. Sync: one host read where it is a tensor."""
-    return float(norm)

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
-from megatron_nanguard.incident.rank_evidence import RankEvidence, host_norm
+from megatron_nanguard.incident.rank_evidence import RankEvidence
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
@@ -67,7 +67,7 @@ def first_postmortem(
     Sync: a few host reads.
     """
     step = guarded.step
-    norm = host_norm(step.norms[-1]) if alarm.has(Flag.DEAD_STEP) and step.norms else None
+    norm = float(step.norms[-1]) if alarm.has(Flag.DEAD_STEP) and step.norms else None
     return Postmortem(
         run_id=run_id,
         step=step.number,

@@ -64,7 +64,7 @@ def test_a_rank_without_the_flag_is_named_at_once(store: Clients) -> None:
     assert time.monotonic() - began < PATIENT / 2
 
 
-def test_a_rank_without_the_flag_that_comes_last_says_the_verdict(store: Clients) -> None:
+def test_a_rank_without_the_flag_that_comes_last_writes_the_agreement(store: Clients) -> None:
     agreements = meet(store, {**dict.fromkeys(RANKS, MINE), 2: OFF}, delays={2: 0.5})
     assert reason_of(agreements) == "rank 2 started without --nanguard"
     assert set(agreements) == {0, 1, 3}
@@ -105,14 +105,14 @@ def test_a_missing_and_an_odd_rank_are_both_named(store: Clients) -> None:
     assert reason_of(agreements) == "ranks 1, 2 did not answer; rank 3 started without --nanguard"
 
 
-def test_a_rank_that_comes_after_the_deadline_is_told_the_verdict_that_stands(store: Clients) -> None:
+def test_a_rank_that_comes_after_the_deadline_reads_the_agreement_of_the_others(store: Clients) -> None:
     agreements = meet(store, dict.fromkeys(RANKS, MINE), seconds=0.3, delays={2: 1.0})
     assert reason_of(agreements) == "rank 2 did not answer"
     assert set(agreements) == set(RANKS)
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_an_arrival_at_the_very_deadline_gives_one_verdict(store: Clients, attempt: int) -> None:
+def test_an_arrival_at_the_very_deadline_gives_one_agreement(store: Clients, attempt: int) -> None:
     agreements = meet(store, dict.fromkeys(RANKS, MINE), seconds=0.2, delays={3: 0.2})
     assert reason_of(agreements) in ("", "rank 3 did not answer", "the handshake took longer than 0.2 s")
 
@@ -124,7 +124,7 @@ def test_the_impatient_rank_decides_for_the_patient_ones(store: Clients) -> None
     assert time.monotonic() - began < PATIENT / 2
 
 
-def test_nobody_with_the_flag_waits_for_nobody(store: Clients) -> None:
+def test_ranks_without_the_flag_do_not_wait(store: Clients) -> None:
     assert meet(store, dict.fromkeys(RANKS, OFF)) == {}
     assert wait_for(store(0), "verdict", 0.1)
 

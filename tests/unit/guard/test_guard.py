@@ -88,7 +88,7 @@ def test_without_the_flag_nothing_is_guarded(install: Install, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_megatrons_own_check_stands_aside_while_the_guard_is_on(install: Install) -> None:
+def test_megatrons_own_check_is_off_while_the_guard_is_on(install: Install) -> None:
     found = install()
     made = trainer()
     assert made.ddp.ddp_config.check_for_nan_in_grad is False
@@ -152,7 +152,7 @@ def missing_step() -> tuple[Any, ...]:
     return tuple(replace(p, targets=(*p.targets, gone)) if p.group == "step" else p for p in POINTS)
 
 
-def test_without_a_decision_point_the_run_is_unguarded_and_says_so_once(
+def test_without_a_decision_point_the_run_is_unguarded_and_logs_that_once(
     install: Install, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     import megatron.core.pipeline_parallel.schedules  # noqa: F401
@@ -214,7 +214,7 @@ def test_a_bad_step_is_skipped_written_down_and_training_goes_on(install: Instal
     assert made.weights() == unguarded.weights()
 
 
-def test_the_hardware_under_the_rank_is_told_of_in_its_file(install: Install, tmp_path: Path) -> None:
+def test_the_hardware_under_the_rank_is_described_in_its_file(install: Install, tmp_path: Path) -> None:
     install()
     made = trainer()
     step(made, nan_in(made))
@@ -300,7 +300,7 @@ def test_the_same_gradients_are_judged_once(install: Install) -> None:
     assert found.counts() == (1, 1, 1)
 
 
-def test_passes_that_are_never_seen_are_told_of_once(install: Install, log: Log) -> None:
+def test_passes_that_are_never_seen_are_logged_once(install: Install, log: Log) -> None:
     install()
     made = trainer()
     for _ in range(20):
@@ -412,7 +412,7 @@ def test_a_store_that_fails_before_the_handshake_leaves_the_run_unguarded(
 # ---------------------------------------------------------------------- drills
 
 
-def test_a_drill_goes_off_at_its_step_and_is_caught(install: Install, tmp_path: Path) -> None:
+def test_a_drill_fires_at_its_step_and_is_caught(install: Install, tmp_path: Path) -> None:
     found = install(drill="inf@step=2,rank=0,phase=wgrad,param=second.weight")
     made = trainer()
     assert [step(made) for _ in range(3)] == [True, False, True]
@@ -424,7 +424,7 @@ def test_a_drill_goes_off_at_its_step_and_is_caught(install: Install, tmp_path: 
     assert json.loads((run / "drill/rank00000.json").read_bytes())["drills"][0]["steps"] == [2]
 
 
-def test_a_drill_in_the_reduced_buffer_is_not_held_against_the_rank(install: Install, tmp_path: Path) -> None:
+def test_a_drill_in_the_reduced_buffer_does_not_make_the_rank_bad(install: Install, tmp_path: Path) -> None:
     install(drill="nan@step=1,rank=0,phase=reduced,param=second.weight")
     assert not step(trainer())
     incident = load_incident(tmp_path).incident
@@ -448,9 +448,7 @@ def test_a_drill_without_its_target_ends_the_run(install: Install, log: Log) -> 
     assert "near it: second.weight" in log.messages[-1]
 
 
-def test_after_a_fault_of_ours_no_drill_goes_off_that_nobody_would_catch(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_fault_of_ours_drills_do_not_fire_unnoticed(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(drill="nan@step=*,rank=0,phase=forward,module=first")
     made = trainer(ddp={"check_for_nan_in_grad": False})
     assert not step(made)

@@ -7,7 +7,7 @@ from megatron_nanguard.guarded_run.guarded_optimizers import log_capture_size
 from tests.unit.conftest import Log
 
 
-def test_the_last_rank_says_what_all_of_them_make(world_of_one: None, log: Log) -> None:
+def test_the_last_rank_logs_the_size_over_all_ranks(world_of_one: None, log: Log) -> None:
     for number, size in enumerate((1 << 30, 3 << 30)):
         handshake = RunHandshake((0, 1), 300)
         handshake.rank = number

@@ -36,7 +36,7 @@ def test_checkpoints_of_a_drill_are_marked(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_a_mark_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+def test_a_mark_that_cannot_be_written_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     (tmp_path / "save").write_text("")
     monkeypatch.setattr(host_program, "arguments", lambda: Namespace(save=str(tmp_path / "save")))
     RunDrills(SPEC, 0, 1).mark_checkpoints()
@@ -60,7 +60,7 @@ def test_a_drill_that_has_not_gone_off_is_unfired_with_the_reason() -> None:
     assert drills.unfired() == []
 
 
-def test_the_last_rank_to_find_out_that_nobody_has_the_target_says_so() -> None:
+def test_the_last_rank_without_the_target_reports_that_no_rank_has_it() -> None:
     counters = dist.HashStore()
     attach(RunDrills(NOWHERE, 0, 2), Chain(), counters)
     with pytest.raises(DrillError, match="no rank has its target; names are global"):

@@ -1,4 +1,4 @@
-"""What an attempt writes outside of incidents."""
+"""What a run writes outside of incidents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing_is_created_before_the_first_write(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_fingerprint_tells_the_start_without_the_drill_and_without_foreign_variables(
+def test_the_fingerprint_describes_the_start_without_the_drill_and_without_foreign_variables(
     tmp_path: Path, arguments: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments(lr=0.1, nanguard=True, nanguard_drill="nan@...", transformer_impl="local")
@@ -84,7 +84,7 @@ def test_a_host_without_arguments_of_its_own_has_no_command_line(
     assert read(tmp_path / "runs/run-1/fingerprint.json")["command_line"] == []
 
 
-def test_the_status_tells_counts_and_points(tmp_path: Path) -> None:
+def test_the_status_holds_counts_and_points(tmp_path: Path) -> None:
     run_in(tmp_path).write_status(place(5), {"m:f": 3}, {"steps_guarded": 7, "incidents": 1}, ("a note",))
     found = read(tmp_path / "runs/run-1/status/rank00005.json")
     assert (found["steps_guarded"], found["alarms"], found["incidents"]) == (7, 0, 1)

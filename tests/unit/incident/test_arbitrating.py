@@ -103,7 +103,7 @@ GONE = ReplaySummary(True, passes=(ReplayPass("plain", "no"), ReplayPass("synchr
         (incident(replay=ReplaySummary(False, "switched off")), None),
     ],
 )
-def test_where_no_call_stands_accused_the_bundle_says_why(found: Incident, expected: SavedCall | None) -> None:
+def test_without_a_suspect_call_the_bundle_gives_the_reason(found: Incident, expected: SavedCall | None) -> None:
     call = without_call(found)
 
     assert (None if call is None else call.saved) == expected

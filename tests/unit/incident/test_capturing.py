@@ -112,7 +112,7 @@ def test_a_call_that_was_not_kept_has_no_tensors(stepped: GuardedOptimizer, tmp_
     assert (told.operator, told.tensors) == ("c10d.allreduce_.default", ())
 
 
-def test_without_room_digests_alone_are_written_and_one_line_says_so(
+def test_without_room_digests_alone_are_written_and_one_line_is_logged(
     stepped: GuardedOptimizer, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capturing, "free_bytes", lambda directory: 1000)
@@ -135,7 +135,7 @@ def test_a_disk_that_fails_costs_the_tensors_of_this_rank_and_a_line(
     assert json.loads((incident / file_name(0)).read_text())["level"] == "ids"
 
 
-def test_where_it_was_said_that_nothing_can_be_written_it_is_not_said_again(
+def test_that_nothing_can_be_written_is_not_logged_a_second_time(
     stepped: GuardedOptimizer, tmp_path: Path, log: Log
 ) -> None:
     blocked = tmp_path / "file"

@@ -59,7 +59,7 @@ def incident_with(health: HealthWatch | None, watch: Watch, path: Path) -> Incid
     return load_incident(path).incident
 
 
-def test_an_error_since_the_start_stands_in_the_incident_and_decides_it(watch: Watch, tmp_path: Path) -> None:
+def test_a_hardware_error_since_the_start_is_in_the_incident_and_its_cause(watch: Watch, tmp_path: Path) -> None:
     found = incident_with(HealthWatch(0, "npu:0, 4", "", [Card()]), watch, tmp_path)
     (health,) = found.health
     assert (health.rank, health.device) == (0, "npu:0, 4")
@@ -67,7 +67,7 @@ def test_an_error_since_the_start_stands_in_the_incident_and_decides_it(watch: W
     assert found.causes[0].cause == "hardware_transient"
 
 
-def test_without_a_watch_nothing_is_said(watch: Watch, tmp_path: Path) -> None:
+def test_without_a_watch_the_incident_has_no_hardware(watch: Watch, tmp_path: Path) -> None:
     found = incident_with(None, watch, tmp_path)
     assert found.health == ()
     assert "hardware_transient" not in [cause.cause for cause in found.causes]

@@ -34,11 +34,11 @@ WHERE = (
         (RankedCause("undecided", 0.7, (), (), (), ""), "The cause is undecided."),
     ],
 )
-def test_it_says_who_where_and_why(cause: RankedCause, words: str) -> None:
+def test_the_sentence_names_ranks_origin_and_cause(cause: RankedCause, words: str) -> None:
     assert sentence(3, OUTCOME, incident(origin=(ORIGIN,), causes=(cause,))) == f"{WHERE} {words}"
 
 
-def test_without_a_merged_incident_it_says_who() -> None:
+def test_without_a_merged_incident_the_sentence_names_the_ranks() -> None:
     assert sentence(3, OUTCOME, None) == WHERE.partition(" It began")[0]
 
 
@@ -98,7 +98,7 @@ def test_after_the_replay_the_origin_is_on_disk_and_nothing_is_judged(run: RunDi
         (ReplaySummary(False, "switched off"), True, False),
     ],
 )
-def test_a_bundle_says_why_no_call_stands_accused(
+def test_a_bundle_gives_the_reason_for_no_suspect_call(
     run: RunDirectory, summary: ReplaySummary, saves_calls: bool, has_bundle: bool
 ) -> None:
     for rank in range(8):

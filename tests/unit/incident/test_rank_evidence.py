@@ -70,7 +70,7 @@ def test_a_bad_element_is_named_counted_and_placed(watch: Watch, value: float, p
     assert seen.local.by_layer == {"first": 1}
 
 
-def test_what_goes_bad_after_a_finite_look_is_not_held_against_the_rank(watch: Watch) -> None:
+def test_what_goes_bad_after_the_reduction_does_not_make_the_rank_bad(watch: Watch) -> None:
     seen = collect(watch().run(after=put(NAN)), FP32_MAX)
     assert verdict(seen) == "suspicious_after bad_after"
     assert patterns(seen) == ({}, {"first.weight": "nan"})
@@ -90,7 +90,7 @@ def test_a_bucket_norm_names_what_can_still_be_counted(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("norms", ["param", "bucket"])
-def test_a_nan_of_which_nothing_is_left_is_still_held_against_the_rank(watch: Watch, norms: str) -> None:
+def test_a_nan_that_the_reduction_overwrote_still_makes_the_rank_bad(watch: Watch, norms: str) -> None:
     def overwrite(made: Trainer) -> None:
         made.net.first.weight.main_grad.fill_(1.0)
 
@@ -115,7 +115,7 @@ def test_the_limit_of_a_suspicion_falls_with_the_number_of_ranks(watch: Watch) -
     assert verdict(collect(guarded, FP32_MAX / 8)) == "suspicious_before suspicious_after"
 
 
-def test_a_bad_loss_is_told_with_its_microbatch(watch: Watch) -> None:
+def test_a_bad_loss_is_found_with_its_microbatch(watch: Watch) -> None:
     def loss(output: torch.Tensor) -> Any:
         # Inf for the second micro-batch, with gradients as ever.
         return output.sum() + (INF if float(output.detach()) > 100 else 0.0), {}
@@ -125,7 +125,7 @@ def test_a_bad_loss_is_told_with_its_microbatch(watch: Watch) -> None:
     assert seen.microbatches == (Microbatch(0, 57.0, None), Microbatch(1, INF, None))
 
 
-def test_parameters_are_told_in_the_order_of_the_model(watch: Watch) -> None:
+def test_parameters_are_listed_in_the_order_of_the_model(watch: Watch) -> None:
     def change(made: Trainer) -> None:
         put(NAN, weight="second", index=(0, 0))(made)
         put(INF)(made)

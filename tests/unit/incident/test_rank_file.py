@@ -52,7 +52,7 @@ def test_the_kind_as_far_as_one_rank_can_tell(seen: dict[str, bool], kind: Kind)
     assert kind_alone(replace(NOTHING, **seen)) is kind
 
 
-def test_the_signal_says_what_this_rank_knows(watch: Watch) -> None:
+def test_the_signal_holds_what_this_rank_knows(watch: Watch) -> None:
     watched = watch(clip_grad=1.0)
     guarded = watched.run(before=plant)
     seen = collect(guarded, FP32_MAX)
@@ -73,7 +73,7 @@ def test_the_signal_says_what_this_rank_knows(watch: Watch) -> None:
     assert back.local.by_layer == {"first": 1}
 
 
-def test_a_dead_step_tells_the_norm_of_the_step_before(watch: Watch) -> None:
+def test_a_dead_step_has_the_norm_of_the_step_before(watch: Watch) -> None:
     guarded = watch(clip_grad=2.0).run()
     guarded.step.norms = [3.0, torch.tensor([math.inf])]
     written = first_postmortem(guarded, alarm(guarded.optimizer, Flag.DEAD_STEP), NOTHING, "run-1", "abort", None)
@@ -91,14 +91,14 @@ def test_a_fault_of_the_guard_and_a_bucket_norm_are_noted(watch: Watch) -> None:
     assert written.rng == NO_RNG
 
 
-def test_the_loss_scale_stands_in_it(watch: Watch) -> None:
+def test_the_loss_scale_is_written(watch: Watch) -> None:
     watched = watch(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam")
     guarded = watched.run()
     written = first_postmortem(guarded, alarm(guarded.optimizer), NOTHING, "run-1", "abort", None)
     assert written.loss_scale == 8.0
 
 
-def test_the_loss_scaler_before_the_step_stands_in_it(watch: Watch) -> None:
+def test_the_loss_scaler_before_the_step_is_written(watch: Watch) -> None:
     guarded = watch(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam").run()
     guarded.tally.judge(True, False, False, True)
     assert written_by(guarded, Flag.RAISED_SCALE).scaler == ScalerState(

@@ -154,7 +154,7 @@ def test_a_call_is_on_its_way_to_the_peer_before_the_traces_are_joined(
     assert order == ["sent", "joined", "joined"]
 
 
-def test_a_policy_that_fails_ends_the_rank_and_tells_the_others(
+def test_a_policy_that_fails_ends_the_rank_and_is_reported_to_the_others(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes: list[int] = []
