@@ -167,10 +167,10 @@ def _shared_place(earlier: Incident, case: Case) -> _SharedPlace | None:
         return _shared_rank(sorted(ranks & set(then)), earlier)
     now = _suspect_devices(case)
     if devices := _names(now, case) & _names(_devices(earlier), case):
-        return _SharedPlace(phrase("the same device, {device}, was accused in {when} already"), min(devices))
+        return _SharedPlace(phrase("the same device, {device}, was suspect in {when} already"), min(devices))
     hosts = {device.host for device in now} & {device.host for device in _devices(earlier)}
     if hosts and case.incident.num_hosts > 1:
-        return _SharedPlace(phrase("the same host, {host}, was accused in {when} already"), min(hosts))
+        return _SharedPlace(phrase("the same host, {host}, was suspect in {when} already"), min(hosts))
     return None
 
 

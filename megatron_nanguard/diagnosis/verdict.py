@@ -86,4 +86,4 @@ def _not_tested(case: Case) -> Iterator[str]:
     # Collectives are not run alone.
     has_call = any(origin.kind is not OriginKind.COMMUNICATION for origin in incident.origin)
     if has_call and not incident.arbitrations:
-        yield phrase("the accused call on its own")
+        yield phrase("the suspect call on its own")

@@ -1,4 +1,4 @@
-"""What the accused call did when it was run again: here, on a second device, and in higher precision on the CPU."""
+"""What the suspect call did when it was run again: here, on a second device, and in higher precision on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_TRIED = "not_tried"
 
 @dataclass(frozen=True, kw_only=True)
 class Arbitration:
-    """The accused call of one origin, run again. An outcome is "bad", "finite", "not_tried" or the reason why not.
+    """The suspect call of one origin, run again. An outcome is "bad", "finite", "not_tried" or the reason why not.
 
     Attributes:
         rank: global rank that made the call.

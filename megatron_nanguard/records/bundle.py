@@ -115,7 +115,7 @@ class RowCut:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCall:
-    """The accused call, as it was made in the traced replay.
+    """The suspect call, as it was made in the traced replay.
 
     Attributes:
         rank: global rank that made it.

@@ -17,7 +17,7 @@ LeafKind = Literal["tensor", "none", "bool", "int", "float", "str", "dict", "lis
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of a micro-batch, or one of the containers that values stand in.
+    """One value of a micro-batch, or one of the containers that hold values.
 
     Attributes:
         path: the keys on the way to it, each as JSON; empty for the micro-batch itself.
@@ -76,7 +76,7 @@ class CapturedBatch:
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """An accused call, by what can be told without its values.
+    """A suspect call without its values.
 
     Attributes:
         operator: such as "aten.log.default".
@@ -118,12 +118,12 @@ class CaptureFile:
     Attributes:
         schema_version: form of this file.
         step: as the training log counts it.
-        coordinates: where the rank stands.
+        coordinates: place of the rank in the parallel layout.
         sizes: the parallel layout.
         level: "ids" for digests alone; "step" with micro-batches and random states; "full" with model and optimizer.
         num_microbatches: micro-batches of the step.
         batch: what the data iterators handed out.
-        calls: the accused calls of this rank.
+        calls: the suspect calls of this rank.
         digests: of tensors of the batch and of the calls by name, 16 hex digits each.
         random: the random states at entry; null where they were not asked for.
         numbers: loss scalers and step counts of the optimizer by name.

@@ -30,7 +30,7 @@ class Family(enum.Enum):
 
 
 class Cause(str, enum.Enum):
-    """A cause by its code, which stands in the files of a run.
+    """A cause, by the code that the files of a run hold.
 
     The order is that of the rules: what can be checked at once comes before hardware, our own check comes last.
 

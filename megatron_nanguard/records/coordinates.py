@@ -1,4 +1,4 @@
-"""Where a rank stands in the parallel layout, and a set of ranks as index sets per axis.
+"""The place of a rank in the parallel layout, and a set of ranks as index sets per axis.
 
 The axes are tp, cp, ep, dp, pp, fastest first in Megatron's default order; expert ranks (ep) are folded out of dp.
 """
@@ -37,7 +37,7 @@ class ParallelSizes:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where one rank stands, zero-based on every axis.
+    """The place of one rank, zero-based on every axis.
 
     Attributes:
         rank: global rank.
@@ -61,7 +61,7 @@ class Coordinates:
 
     @classmethod
     def in_default_order(cls, rank: int, sizes: ParallelSizes) -> Coordinates:
-        """Where a rank stands if the run used Megatron's default order of axes (tp-cp-ep-dp-pp).
+        """The place of a rank if the run used Megatron's default order of axes (tp-cp-ep-dp-pp).
 
         Source: megatron/core/parallel_state.py, initialize_model_parallel
         """

@@ -10,7 +10,7 @@ Severity = Literal["uncorrectable", "corrected", "throttle", "link", "info"]
 
 @dataclass(frozen=True)
 class HealthReading:
-    """What one source told at one moment.
+    """What one source reported at one moment.
 
     Attributes:
         source: "nvml", "npu-smi", "edac" or "kernel log".
@@ -58,8 +58,8 @@ class DeviceHealth:
         since: when it was looked at first, UTC, ISO 8601.
         taken: when it was looked at for this incident.
         differences: what changed since the start, worst first.
-        readings: what the sources told at the incident.
-        problems: sources that told nothing, and why.
+        readings: what the sources reported at the incident.
+        problems: sources that reported nothing, and why.
     """
 
     rank: int

@@ -234,7 +234,7 @@ class Incident:
         changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
         zero_tokens: micro-batches with no token that the loss counts.
         own_faults: ranks on which a part of the guard failed.
-        arbitrations: accused calls that were run again.
+        arbitrations: suspect calls that were run again.
         health: the hardware of the ranks where it began, of those with something new to tell, and of a healthy peer.
         parameters: the bad parameters, before the reduction first.
         parameters_truncated: bad parameters left out of the list.

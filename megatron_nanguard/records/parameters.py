@@ -58,9 +58,9 @@ class ParameterMapFile:
 
     Attributes:
         schema_version: form of this file.
-        coordinates: where the rank stands.
+        coordinates: place of the rank in the parallel layout.
         sizes: the parallel layout.
-        same_as: name of the file with the same entries; null when the entries stand here.
+        same_as: name of the file with the same entries; null when this file holds the entries.
         entries: the parameters; empty when `same_as` is set.
     """
 
@@ -78,7 +78,7 @@ def layer_of(name: str) -> str:
 
 
 def depth_of(name: str) -> float:
-    """How deep a parameter or layer stands: by its layer number; embeddings first, final norm and head last."""
+    """How deep a parameter or layer lies, by its layer number; embeddings first, final norm and head last."""
     match = _NUMBER.search(name)
     if match is None:
         return -1.0 if "embedding" in name else math.inf

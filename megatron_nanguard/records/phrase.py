@@ -1,11 +1,11 @@
-"""A sentence that knows how it was put together, so that it can be told in another language too.
+"""A sentence that keeps how it was put together, so that a report can translate it.
 
-    told = phrase("finite values in, {pattern} out: {origin}", pattern="nan", origin=phrase("log in {module}", ...))
-    told               "finite values in, nan out: log in decoder.layers.3.mlp"
-    told.template      "finite values in, {pattern} out: {origin}"
-    told.values        {"pattern": "nan", "origin": "log in decoder.layers.3.mlp"}, the latter a phrase again
+    fact = phrase("finite values in, {pattern} out: {origin}", pattern="nan", origin=phrase("log in {module}", ...))
+    fact               "finite values in, nan out: log in decoder.layers.3.mlp"
+    fact.template      "finite values in, {pattern} out: {origin}"
+    fact.values        {"pattern": "nan", "origin": "log in decoder.layers.3.mlp"}, the latter a phrase again
 
-To everybody else a phrase is its English text. A record keeps beside its texts how they were put together.
+Everywhere else a phrase is its English text. A record holds `phrases` beside its texts: how they were put together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Phrasing:
 
     Attributes:
         template: the English sentence with names in braces.
-        values: what stands for each name; one may be a text that was put together itself.
+        values: the text for each name; it may be a phrase that was put together itself.
     """
 
     template: str
@@ -38,7 +38,7 @@ class Phrase(str):
     Args:
         text: as it reads.
         template: the sentence with names in braces; the text itself where there are none.
-        values: what stands for each name.
+        values: the text for each name.
     """
 
     template: str
@@ -58,7 +58,7 @@ class Phrase(str):
 
 
 def phrase(template: str, **values: object) -> Phrase:
-    """A sentence of ours; every translation has this template.
+    """Make a sentence. Translations are found by its template.
 
     Args:
         template: English, with names in braces.
@@ -75,18 +75,18 @@ TOGETHER = phrase("{first} and {then}")
 
 
 def joined(form: Phrase, parts: Iterable[str]) -> str:
-    """Texts in a row, those that are empty left out.
+    """Join texts; empty ones are left out.
 
     Args:
         form: LISTED, ALONGSIDE, FOLLOWED or TOGETHER.
         parts: the texts.
     """
-    told = [part for part in parts if part]
-    return reduce(lambda first, then: form.format(first=first, then=then), told) if told else ""
+    given = [part for part in parts if part]
+    return reduce(lambda first, then: form.format(first=first, then=then), given) if given else ""
 
 
 def opening(words: str) -> Phrase:
-    """Words at the beginning of a sentence."""
+    """Words with a capital letter, for the beginning of a sentence."""
     return Phrase(f"{words[:1].upper()}{words[1:]}", "{words}", {"words": words})
 
 

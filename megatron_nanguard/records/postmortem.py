@@ -197,7 +197,7 @@ class Postmortem:
         step: step as the training log counts it, first step 1.
         kind: where the non-finite values were met first.
         phase: "signal" when written before the replay, "complete" at the end.
-        coordinates: where the rank stands.
+        coordinates: place of the rank in the parallel layout.
         sizes: the parallel layout.
         host: host name.
         pid: process number on the host.
@@ -220,7 +220,7 @@ class Postmortem:
         audited: weights, moments, buffers and batch were looked at.
         audit: what of them was bad before any replay.
         changed_after_fetch: micro-batches whose data is no longer what the data iterator handed out.
-        arbitrations: accused calls of this rank that were run again.
+        arbitrations: suspect calls of this rank that were run again.
         health: what the hardware under this rank says of itself; null where nothing was asked.
         notes: what else a reader should know.
         phrases: how texts of this file were put together, by text; empty in that of a clean rank.

@@ -10,8 +10,8 @@ from megatron_nanguard.records.coordinates import ParallelSizes
 
 Result = Literal["right", "wrong", "late", "failed", "unsupported"]
 BAD: Final[tuple[Result, ...]] = ("wrong", "late", "failed")
-"""Results that speak against somebody."""
-Accused = Literal["device", "link", "rank", "group"]
+"""Results that show a fault of a device, link or rank."""
+OutlierKind = Literal["device", "link", "rank", "group"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class RankScreening:
 
 @dataclass(frozen=True)
 class Outlier:
-    """Somebody who gave wrong values, or none at all.
+    """A device, link, rank or group that gave wrong values, or none at all.
 
     Attributes:
         kind: "device" computes wrongly; "link" spoils what passes between two ranks; "rank" spoils or holds up what it
@@ -114,7 +114,7 @@ class Outlier:
         evidence: what it rests on.
     """
 
-    kind: Accused
+    kind: OutlierKind
     ranks: tuple[int, ...]
     words: str
     evidence: tuple[str, ...]
@@ -129,8 +129,8 @@ class Screening:
         started: UTC, ISO 8601.
         seconds: how long it took.
         sizes: the layout whose groups and links were tried.
-        outliers: who was named; empty when nothing was wrong.
-        hints: slow ones, and devices whose bits differ within the tolerance; no reason to accuse anybody.
+        outliers: what was at fault; empty when nothing was wrong.
+        hints: slow ones, and devices whose bits differ within the tolerance; no faults.
         notes: what was not tried, and why.
         ranks: what every rank tried; a rank that never came back is missing.
     """

@@ -1,4 +1,4 @@
-"""How the guard fared on one rank: the content of `status/rank00005.json`, written at exit."""
+"""What the guard did on one rank: the content of `status/rank00005.json`, written at exit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from megatron_nanguard.records.coordinates import Coordinates
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How the guard fared on one rank.
+    """What the guard did on one rank.
 
     Attributes:
         schema_version: form of this file.
         rank: global rank.
-        coordinates: where the rank stands; null when the run ended before the layout was known.
+        coordinates: place of the rank in the parallel layout; null when the run ended before the layout was known.
         steps_guarded: steps that ended with a vote.
         points_fired: how often each patch point was called, by target.
         alarms: votes that raised an alarm.

@@ -48,7 +48,7 @@ class OriginKind(enum.Enum):
         OPERATOR: an operator with a bad output and no bad input.
         OUTSIDE: a tensor from before the trace that was bad already: a weight, a buffer, data.
         UNSEEN: a tensor that something the dispatcher does not see has written: a fused kernel, another thread.
-        NEVER_WRITTEN: memory that nobody had written when it was read.
+        NEVER_WRITTEN: memory that was read before anything was written to it.
         COMMUNICATION: a collective whose result is bad although every member sent finite values.
         SCALER: an overflow to Inf of scaled values that is the loss scaler at work.
     """
@@ -123,7 +123,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class CauseLink:
-    """A step of the walk back that crosses the border of what a rank knows alone.
+    """What a bad value leads back to on its rank: an origin, or a message that arrived.
 
     Attributes:
         to: "origin" or "arrival".
@@ -174,7 +174,7 @@ class Message:
         number: of the communication on this channel, from 0.
         sent: pattern of what this rank sent; "finite" where it sent nothing bad or nothing.
         arrived: pattern of what it has afterwards.
-        first_used: where the result was read first; null when nobody read it.
+        first_used: where the result was read first; null when it was not read.
         causes: what the bad values sent lead back to, on this rank.
         carries: "gradients" or "parameters" where its memory is that of the model's; else empty.
         line: of an arrival of a collective, the line that called it; null when unknown.

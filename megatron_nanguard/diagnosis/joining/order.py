@@ -19,7 +19,7 @@ class Dated(NamedTuple):
 
 
 def earliest_first(found: Sequence[Dated], traces: Mapping[int, RankTrace], matched: MatchedMessages) -> list[Dated]:
-    """Sort origins so that none stands behind one that happened after it.
+    """Sort origins so that none comes after one that happened later.
 
     Args:
         found: in any order.

@@ -40,7 +40,7 @@ def judge(case: Case) -> RankedCause | None:
     if not health.was_read(case):
         scales.not_tested(phrase("the error counters of the device"))
     if not fails_here_only:
-        scales.not_tested(phrase("the accused call on a second device"))
+        scales.not_tested(phrase("the suspect call on a second device"))
     return scales.reading()
 
 

@@ -64,6 +64,6 @@ def _weigh_against(case: Case, scales: Scales) -> None:
     if case.incident.changed_after_fetch:
         scales.speaks_against(DECISIVE, phrase("the batch changed after it had been fetched"))
     if not case.incident.arbitrations:
-        scales.not_tested(phrase("the accused call again on the same device"))
+        scales.not_tested(phrase("the suspect call again on the same device"))
     if not health.was_read(case):
         scales.not_tested(phrase("the error counters of the device"))

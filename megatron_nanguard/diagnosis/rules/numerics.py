@@ -31,7 +31,7 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_against(STRONG, phrase("the same arithmetic was finite in the replay"))
     if case.incident.origin and not case.incident.arbitrations:
         is_called = any(origin.kind is not OriginKind.COMMUNICATION for origin in case.incident.origin)
-        scales.not_tested(phrase("the accused call in float64") if is_called else NOT_ALONE)
+        scales.not_tested(phrase("the suspect call in float64") if is_called else NOT_ALONE)
     return scales.reading()
 
 

@@ -43,7 +43,7 @@ def judge(case: Case) -> RankedCause | None:
     if case.went_away:
         scales.speaks_against(STRONG, phrase("the same call was finite in the replay"))
     if suspects and not case.incident.arbitrations:
-        scales.not_tested(phrase("the accused call on another device and in float64"))
+        scales.not_tested(phrase("the suspect call on another device and in float64"))
     return scales.reading()
 
 
@@ -59,7 +59,7 @@ def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
     elif seen := _what_went_in(origin):
         lowest, highest = origin_facts.input_range(origin) or (0.0, 0.0)
         fact = SEEN[seen].format(pattern=origin.pattern, origin=case.name(origin), lowest=lowest, highest=highest)
-        scales.speaks_for(SLIGHT if seen == "unrecorded" else HINT, fact, "accused")
+        scales.speaks_for(SLIGHT if seen == "unrecorded" else HINT, fact, "inputs")
     if origin.pattern == "inf" and origin_facts.has_only_ordinary_inputs(origin):
         fact = phrase("Inf of values of ordinary size: {origin}", origin=case.name(origin))
         scales.speaks_for(HINT, fact, "small")

@@ -1,4 +1,4 @@
-"""Many files of one kind, of which large parts say the same: what was decoded once is not decoded again.
+"""Read many files of one kind that share large parts; a part that was decoded once is not decoded again.
 
 Ten thousand replicas list the same parameters and the same messages. Files of this package have one key of the record
 at the begin of a line indented by two blanks, so their text falls into parts without being parsed. A file in any other
@@ -26,16 +26,16 @@ CLOSING: Final = b"\n}\n"
 BETWEEN: Final = b',\n  "'
 
 WORTH_BYTES: Final = 512
-"""A shorter part is decoded in less time than it takes to be sure that it was seen before."""
+"""Decoding a shorter part is faster than looking it up."""
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Text of the parts that are remembered; files that have nothing in common must not be kept whole."""
+"""Most text of parts that is remembered, for files that have nothing in common."""
 
 Record = TypeVar("Record")
 
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Leave the garbage collector aside: records hold no cycles, and among many it takes as long as their reading."""
+    """Switch the garbage collector off: records hold no cycles, and among many it takes as long as reading them."""
     was_on = gc.isenabled()
     gc.disable()
     try:

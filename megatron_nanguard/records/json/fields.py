@@ -10,7 +10,7 @@ from typing import Any, Final
 
 FLOAT_TAG: Final = "$float"
 TAGGED_FLOATS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""What JSON lacks, by the tag that stands for it."""
+"""The numbers that JSON lacks, by their tags."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""One record from one file of a run: whatever lies there, a record comes back or one message that names the file."""
+"""Read one record from one file of a run; whatever the file is, an error names it in one sentence."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_device_that_lost_data_outweighs_a_proof_of_numerics() -> None:
     first = verdict(on_rank_5(LOST_DATA, passes=BACK, arbitrations=(NUMERICS,)))[0]
     assert (first.cause, first.confidence) == ("hardware_persistent", 0.99)
     assert first.for_ == (ITSELF,)
-    assert first.not_tested == ("the accused call on a second device",)
+    assert first.not_tested == ("the suspect call on a second device",)
 
 
 def test_a_fault_that_went_away_is_a_transient_of_that_device() -> None:
@@ -55,7 +55,7 @@ def test_a_fault_that_went_away_is_a_transient_of_that_device() -> None:
             "only rank 5 was bad before the reduction",
         ),
         against=(),
-        not_tested=("the accused call again on the same device",),
+        not_tested=("the suspect call again on the same device",),
         next="",
     )
 

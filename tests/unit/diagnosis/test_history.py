@@ -53,11 +53,11 @@ def test_faults_that_keep_to_a_device_across_attempts_make_it_suspect_and_convic
         cause="hardware_persistent",
         confidence=0.38,
         for_=(
-            "the same device, node7, cuda:3, was accused in step 120 of attempt 20260101T120000Z-ab12 and step 125 of "
+            "the same device, node7, cuda:3, was suspect in step 120 of attempt 20260101T120000Z-ab12 and step 125 of "
             "attempt 20260102T120000Z-cd34 already",
         ),
         against=(),
-        not_tested=("the error counters of the device", "the accused call on a second device"),
+        not_tested=("the error counters of the device", "the suspect call on a second device"),
         next="",
     )
 
@@ -77,7 +77,7 @@ def test_a_second_device_convicts_and_the_past_is_told_beside_it() -> None:
     assert found is not None and found.confidence > 0.8
     assert found.for_ == (
         "aten.log.default on rank 5 is bad 8 times of 8 here, and finite on the device of rank 1 (cuda:0)",
-        f"the same device, node7, cuda:3, was accused in step 120 of attempt {ATTEMPT} already",
+        f"the same device, node7, cuda:3, was suspect in step 120 of attempt {ATTEMPT} already",
     )
 
 
@@ -88,7 +88,7 @@ def test_a_second_device_that_fails_too_acquits_the_suspect() -> None:
 
 
 def test_the_host_is_suspect_where_its_devices_differ_and_it_is_one_of_several() -> None:
-    words = f"the same host, node7, was accused in step 120 of attempt {ATTEMPT} already"
+    words = f"the same host, node7, was suspect in step 120 of attempt {ATTEMPT} already"
 
     found = hardware_persistent.judge(now(then(CARD_4)))
 

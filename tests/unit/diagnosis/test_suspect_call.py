@@ -1,4 +1,4 @@
-"""One sentence on what the runs of the accused call prove together."""
+"""One sentence on what the runs of the suspect call prove together."""
 
 from __future__ import annotations
 

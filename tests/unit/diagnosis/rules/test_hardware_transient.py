@@ -1,4 +1,4 @@
-"""A fault that went away convicts the device only when the accused call itself says so."""
+"""A fault that went away convicts the device only when the suspect call itself says so."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_clean_replay_alone_has_a_ceiling() -> None:
 
     assert found is not None
     assert found.confidence <= WITHOUT_THE_CALL
-    assert found.not_tested[0] == "the accused call again on the same device"
+    assert found.not_tested[0] == "the suspect call again on the same device"
 
 
 def test_a_call_that_fails_sometimes() -> None:

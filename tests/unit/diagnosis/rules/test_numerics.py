@@ -62,7 +62,7 @@ def test_what_does_not_fit_float16_is_named_with_its_type() -> None:
 
     assert found is not None
     assert found.for_ == ("finite values leave the range of float16: mm in decoder.layers.3.mlp",)
-    assert found.not_tested == ("the accused call in float64",)
+    assert found.not_tested == ("the suspect call in float64",)
 
 
 def test_large_inputs_make_an_overflow_likely() -> None:

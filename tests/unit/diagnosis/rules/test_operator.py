@@ -25,7 +25,7 @@ def test_an_operator_alone_is_a_suspicion() -> None:
         confidence=0.38,
         for_=("finite values in, nan out: FusedAttentionBackward in decoder.layers.3.mlp",),
         against=(),
-        not_tested=("the accused call on another device and in float64",),
+        not_tested=("the suspect call on another device and in float64",),
         next="",
     )
 
