@@ -3,6 +3,7 @@
 Nothing is instantiated from here and nothing is checked against it at run time: these are types for signatures, and the
 list of what we rely on. "Since" and "until" name release lines of Megatron core, 0.8 being the first that is supported.
 An attribute with a limit is read with ``getattr(..., default)`` or through ``vars``; one without is in every release.
+`tests/contract/test_protocols.py` looks the names up in the sources of several releases.
 Trainers may bring classes of their own, so isinstance is never asked.
 
 Source: megatron/core/distributed, megatron/core/optimizer and megatron/core/transformer/transformer_config.py
@@ -227,7 +228,7 @@ class InnerOptimizer(Protocol):
 
 
 class MegatronOptimizer(Protocol):
-    """What ``get_megatron_optimizer`` returns. Since 0.12 a `ChainedOptimizer` (except FSDP), before perhaps a leaf."""
+    """What ``get_megatron_optimizer`` returns: from 0.12 on a `ChainedOptimizer` (except FSDP), before also a leaf."""
 
     config: OptimizerConfig
     is_stub_optimizer: bool
