@@ -30,7 +30,6 @@ from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, module_of
 from megatron_nanguard.tracing.places.nodes import gradient_names, is_autograd_function
 from megatron_nanguard.tracing.places.step_place import Step, StepPlace
-from megatron_nanguard.tracing.recording.event_log import EventObserver
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags
@@ -96,16 +95,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         external = ExternalTensors(chunks, names, params)
         heads = attention_heads(chunks)
         self._flags = NonfiniteFlags()
-        observers: list[EventObserver] = []
-        if marker_fill:
-            observers.append(MarkerObserver())
-        if probed_events:
-            observers.append(ProbeObserver(probed_events, heads, external))
-        if call_observer is not None:
-            observers.append(CallForwarder(call_observer))
-        if look_when_newly_bad:
-            observers.append(NewlyBadObserver(self._flags, heads))
-        self._recorder = EventRecorder(self._here, external, self._flags, tuple(observers))
+        observers = (
+            MarkerObserver() if marker_fill else None,
+            ProbeObserver(probed_events, heads, external) if probed_events else None,
+            CallForwarder(call_observer) if call_observer is not None else None,
+            NewlyBadObserver(self._flags, heads) if look_when_newly_bad else None,
+        )
+        self._recorder = EventRecorder(self._here, external, self._flags, tuple(filter(None, observers)))
         self._fills_with_marker = marker_fill
         self._was_traced = False
         self._sinks: list[SinkRead] = []

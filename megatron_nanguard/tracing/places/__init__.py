@@ -1,1 +1,1 @@
-"""Where in the step an operator runs: phase, micro-batch, module, autograd node and line of source."""
+"""Where in the step an operator runs, from micro-batch to source line, and in whose memory a tensor lies."""

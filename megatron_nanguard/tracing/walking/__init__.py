@@ -1,1 +1,5 @@
-"""After the pass: from bad gradients, losses and messages back to where the bad values began, put into one record."""
+"""After the pass: walk from bad gradients, losses and messages back to where bad values began, and record the way.
+
+`walk` finds the origins, `origins` and `message_records` describe them and the messages on the way, and `rank_trace`
+puts all of it into the record of this rank.
+"""

@@ -1,4 +1,4 @@
-"""Module, phase and micro-batch of backward nodes: recompute, engine threads, and a torch that cannot tag nodes."""
+"""Module, phase and micro-batch of operators: in a recompute, in engine threads, and where torch cannot tag nodes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from megatron_nanguard.records.trace import RankTrace, TracedPlace
 from megatron_nanguard.tracing.places import current_place, nodes
+from megatron_nanguard.tracing.places.current_place import ModuleStack
 from tests.unit.tracing.faults import NanBackward, clamped_exp, log_of_negative
 from tests.unit.tracing.steps import Model, Schedule, batches, trace
 
@@ -82,11 +83,11 @@ def test_backward_operator_belongs_to_the_module_whose_forward_made_its_node(how
     assert origin.place.source_line is None
     assert origin.place.forward_operator == "sqrt"
     assert origin.place.forward_line is not None
-    assert origin.place.forward_line.rpartition("/")[2].startswith("test_attribution.py:")
+    assert origin.place.forward_line.rpartition("/")[2].startswith("test_current_place.py:")
 
 
 class Nested(torch.autograd.Function):
-    """A backward that runs a backward, as often as told; the innermost recomputes the block with the fault."""
+    """A backward that runs a backward, `depth` times; the innermost one recomputes the block with the fault."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: Any, depth: int, threads: list[int]) -> Tensor:
@@ -109,7 +110,7 @@ class Nested(torch.autograd.Function):
 
 
 class Deep(Model):
-    """The first layer stands at the bottom of a deep stack of backwards."""
+    """Runs the first layer below many nested backwards."""
 
     threads: list[int]
 
@@ -162,3 +163,88 @@ def test_gradient_of_a_weight_alone_is_named_as_such() -> None:
     (origin,) = traced.origins
     assert (origin.operator, origin.outputs[0].name) == ("log", "grad of weight")
     assert [sink.names for sink in traced.sinks] == [("layers.0.linear.weight",)]
+
+
+class Speaker(nn.Module):
+    """Notes which module is current when it runs."""
+
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__()
+        self.heard = heard
+        self.stack: ModuleStack | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.stack is not None
+        self.heard.append(self.stack.current)
+        return x
+
+
+class Failing(nn.Module):
+    """Is left by an exception."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("planted")
+
+
+def speaker_and_stack(*wrappers: str) -> tuple[Speaker, ModuleStack]:
+    speaker = Speaker([])
+    speaker.stack = ModuleStack({speaker: "layers.0.speaker"} if "named" in wrappers else {}, lambda: None)
+    return speaker, speaker.stack
+
+
+def test_innermost_module_is_current_by_its_global_path() -> None:
+    speaker, stack = speaker_and_stack("named")
+    stack.attach()
+    nn.Sequential(speaker)(torch.ones(1))
+    assert (speaker.heard, stack.current) == (["layers.0.speaker"], "")
+    stack.detach()
+
+
+def test_module_without_a_path_goes_by_its_class() -> None:
+    speaker, stack = speaker_and_stack()
+    stack.attach()
+    speaker(torch.ones(1))
+    stack.detach()
+    assert speaker.heard == ["Speaker"]
+
+
+def test_module_left_by_an_exception_is_left() -> None:
+    _, stack = speaker_and_stack()
+    stack.attach()
+    with pytest.raises(ValueError, match="planted"):
+        nn.Sequential(Failing())(torch.ones(1))
+    assert stack.current == ""
+    stack.detach()
+
+
+def test_hooks_of_a_module_run_inside_of_it() -> None:
+    speaker, stack = speaker_and_stack("named")
+    speaker.register_forward_pre_hook(lambda module, args: speaker.heard.append(f"before: {stack.current}"))
+    speaker.register_forward_hook(lambda module, args, output: speaker.heard.append(f"after: {stack.current}"))
+    outer = nn.Sequential(speaker)
+    stack.attach()
+    outer(torch.ones(1))
+    outer(torch.ones(1))
+    assert stack.current == ""
+    stack.detach()
+    assert speaker.heard == ["before: layers.0.speaker", "layers.0.speaker", "after: layers.0.speaker"] * 2
+    assert len(speaker._forward_hooks) == 1
+
+
+def test_module_left_by_an_exception_of_its_own_hook_is_left() -> None:
+    _, stack = speaker_and_stack()
+    failing = Failing()
+    failing.register_forward_hook(lambda module, args, output: None)
+    stack.attach()
+    with pytest.raises(ValueError, match="planted"):
+        nn.Sequential(failing)(torch.ones(1))
+    assert stack.current == ""
+    stack.detach()
+
+
+def test_detached_stack_follows_nothing() -> None:
+    speaker, stack = speaker_and_stack("named")
+    stack.attach()
+    stack.detach()
+    speaker(torch.ones(1))
+    assert speaker.heard == [""]
