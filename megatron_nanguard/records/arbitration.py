@@ -1,4 +1,4 @@
-"""What the suspect call did when it was run again: here, on a second device, and in higher precision on the CPU."""
+"""Results of running the suspect call again: on its device, on a second device, and in higher precision on the CPU."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ NOT_TRIED = "not_tried"
 
 @dataclass(frozen=True, kw_only=True)
 class Arbitration:
-    """The suspect call of one origin, run again. An outcome is "bad", "finite", "not_tried" or the reason why not.
+    """The suspect call of one origin, run again. An outcome is "bad", "finite", "not_tried" or why it was not run.
 
     Attributes:
         rank: global rank that made the call.
         operator: such as "aten.log.default", or "SwiGLUFunction.backward" for an opaque region.
-        event: its running number in the trace; null where it has none.
+        event: its number in the trace; null where it has none.
         module: global module path.
-        inputs_bad: an input held NaN or Inf already.
-        repeats: how often it ran again on the same device.
-        repeats_bad: how many of these gave a NaN or Inf.
+        inputs_bad: whether an input held NaN or Inf.
+        repeats: number of runs on the same device.
+        repeats_bad: number of these runs with NaN or Inf in the result.
         peer: outcome on the device of another rank.
         peer_rank: that rank; null without one.
-        peer_device: what that device says of itself; empty without one.
-        peer_is_alike: it is the same model, and on the same host; null without a peer.
-        reference_fp32: outcome in float32 on the CPU, rounded to the type of the output.
+        peer_device: its device with the model name; empty without one.
+        peer_is_alike: whether it is the same model in the same host; null without a peer.
+        reference_fp32: outcome in float32 on the CPU, rounded to the dtype of the output.
         reference_fp64: the same in float64.
-        out_of_range: the float64 result is finite, but not in the type of the output.
-        reference: what served as reference: "aten" for an operator in higher precision, else its name; empty without.
-        captured: the call could be saved.
-        note: why something was not tried, or what a reader should know.
+        out_of_range: whether the float64 result is finite, but not after rounding to the dtype of the output.
+        reference: "aten" where torch's own operator ran in higher precision, else the name of the reference; or empty.
+        captured: whether the call could be saved.
+        note: why something was not tried, and other remarks.
     """
 
     rank: int
@@ -57,12 +57,12 @@ class Arbitration:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAnswer:
-    """What a peer found: the content of `answer.json` beside the call it was sent.
+    """The answer of a peer: the content of `answer.json`, beside the call that was sent to it.
 
     Attributes:
-        rank: the peer.
-        device: what its device says of itself.
-        host: it is in.
+        rank: of the peer.
+        device: its device with the model name.
+        host: name of its host.
         outcome: "bad", "finite" or the reason why it did not run the call.
         schema_version: form of this file.
     """
@@ -81,7 +81,7 @@ class DeviceOutcome:
     Attributes:
         device: such as "cuda:1", or "cpu, float64" for the reference.
         outcome: "bad", "finite" or the reason why it did not run.
-        outputs: what came out; empty where it was not counted.
+        outputs: the results; empty where it did not run.
     """
 
     device: str

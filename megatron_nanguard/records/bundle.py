@@ -1,4 +1,4 @@
-"""One call, saved: the content of `bundle/call.json`, whose tensors lie beside it in `tensors.safetensors`."""
+"""One saved call: the content of `bundle/call.json`; its tensors are in `tensors.safetensors` beside it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Argument:
     """One argument of the call.
 
     Attributes:
-        name: as the operator's schema or the signature has it.
-        values: one, or as many as a list holds.
-        is_list: a list was passed.
+        name: by the operator's schema, or by the signature of the Function.
+        values: one value, or those of a list.
+        is_list: whether a list was passed.
     """
 
     name: str
@@ -53,15 +53,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """How a saved tensor lay in memory; safetensors keeps the elements alone.
+    """Memory layout of a saved tensor, whose file holds the elements alone.
 
     Attributes:
         shape: as saved.
         stride: as saved, in elements.
         dtype: without "torch.".
         device: type of the device it was on.
-        is_finite: it holds no NaN and no Inf.
-        requires_grad: a gradient was asked for.
+        is_finite: whether it holds neither NaN nor Inf.
+        requires_grad: as in the run.
     """
 
     shape: tuple[int, ...]
@@ -74,16 +74,16 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedOutput:
-    """What was seen in one output of the call as it is saved.
+    """Count of bad elements in one output of the call.
 
     Attributes:
         name: such as "0", or "grad of bias".
         shape: of the output.
         dtype: without "torch.".
-        nan: NaN elements.
-        positive_inf: elements that are +Inf.
-        negative_inf: elements that are -Inf.
-        first: first bad position; null when all is finite.
+        nan: number of NaN elements.
+        positive_inf: number of +Inf elements.
+        negative_inf: number of -Inf elements.
+        first: index of the first bad element; null when all are finite.
     """
 
     name: str
@@ -96,17 +96,17 @@ class SavedOutput:
 
     @property
     def is_finite(self) -> bool:
-        """No NaN and no Inf in it."""
+        """Whether it holds neither NaN nor Inf."""
         return not (self.nan or self.positive_inf or self.negative_inf)
 
 
 @dataclass(frozen=True)
 class RowCut:
-    """Which rows of a call that works row by row were kept.
+    """The rows that were saved of a call that works row by row.
 
     Attributes:
-        rows: positions in the first dim of the whole call, bad ones and a few good ones, ascending.
-        num_rows: how many rows the whole call had.
+        rows: indexes in the first dim of the whole call, bad rows and a few good ones, ascending.
+        num_rows: number of rows of the whole call.
     """
 
     rows: tuple[int, ...]
@@ -120,27 +120,27 @@ class SavedCall:
     Attributes:
         rank: global rank that made it.
         step: step as the training log counts it; null when unknown.
-        event: its running number in the trace; null where it has none.
+        event: its number in the trace; null where it has none.
         kind: an operator of torch, or the forward or backward of an autograd Function.
         operator: such as "aten.log.default", or the name of the Function.
         module: global module path; empty outside of any.
         phase: of the step; empty when unknown.
-        args: positional arguments; of a Function those of its forward, after the context.
-        kwargs: arguments that were passed by name.
-        grad_outputs: what a backward was given.
-        tensors: the tensors by the names that the arguments give them.
-        outputs: what came out.
-        rows: which rows were kept; null when the call is whole.
-        full_tensors: the whole inputs of a cut call, in `full.safetensors`; empty when they were not kept.
-        full_outputs: what came out of them.
-        rng: name of the saved generator state; null where nothing is drawn.
-        rng_device: type of the device whose generator that is; empty without one.
+        args: positional arguments; of a Function those of its forward, without the context.
+        kwargs: keyword arguments.
+        grad_outputs: gradients of the outputs that a backward received.
+        tensors: the input tensors by the names that the arguments use.
+        outputs: the results.
+        rows: which rows were saved; null when the call is whole.
+        full_tensors: the whole inputs of a cut call, in `full.safetensors`; empty when they were not saved.
+        full_outputs: the results of the whole inputs.
+        rng: name of the saved random generator state; null where the call draws no random numbers.
+        rng_device: type of the device of that generator; empty without one.
         cause: code of the likeliest cause; empty before there was a verdict.
         why_not: why the call cannot be run from here; empty when it can.
-        is_redacted: its tensors were stripped.
-        device: what the device that computed it says of itself.
+        is_redacted: whether its tensors were stripped.
+        device: model name of the device that computed it.
         versions: versions of the packages that matter.
-        notes: what else a reader should know.
+        notes: other remarks.
         schema_version: form of this file.
     """
 

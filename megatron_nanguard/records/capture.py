@@ -1,4 +1,4 @@
-"""One rank's part of a step, saved: `capture/rank00005.json`; its tensors lie beside it in `rank00005.safetensors`."""
+"""One rank's part of a saved step: `capture/rank00005.json`, with its tensors in `rank00005.safetensors` beside it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Leaf:
     """One value of a micro-batch, or one of the containers that hold values.
 
     Attributes:
-        path: the keys on the way to it, each as JSON; empty for the micro-batch itself.
-        kind: its type; "left_out" for what has no form in these files.
-        text: the value, the name of a tensor, or the type of what is left out; empty for containers and where sample
-            text is not kept.
+        path: keys from the micro-batch to the value, each as JSON; empty for the micro-batch itself.
+        kind: its type; "left_out" for a value that cannot be saved in these files.
+        text: the value, the name of a tensor, or the type of a value that is left out; empty for containers, and for
+            sample text that is not saved.
         shape: of a tensor.
         dtype: of a tensor, without "torch.".
         device: type of the device that a tensor was on.
@@ -39,10 +39,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class CapturedItem:
-    """One micro-batch as a data iterator handed it out.
+    """One micro-batch as a data iterator returned it.
 
     Attributes:
-        leaves: containers before what they hold.
+        leaves: each container before its content.
     """
 
     leaves: tuple[Leaf, ...]
@@ -50,7 +50,7 @@ class CapturedItem:
 
 @dataclass(frozen=True)
 class CapturedIterator:
-    """What one data iterator handed out in the step.
+    """The micro-batches that one data iterator returned in the step.
 
     Attributes:
         items: in order.
@@ -65,8 +65,8 @@ class CapturedBatch:
 
     Attributes:
         iterators: each data iterator once.
-        chunks: for each place of the schedule's argument the iterator there; null where there was none.
-        is_list: the argument was a list, one place per model chunk.
+        chunks: the number of the iterator for each entry of the schedule's argument; null where there was none.
+        is_list: whether the argument was a list, with one entry per model chunk.
     """
 
     iterators: tuple[CapturedIterator, ...] = ()
@@ -82,7 +82,7 @@ class CapturedCall:
         operator: such as "aten.log.default".
         module: global module path; empty outside of any.
         phase: of the step.
-        tensors: its inputs, by the names that digests give them; nothing else of them is here.
+        tensors: names of its inputs in `digests`.
     """
 
     operator: str
@@ -93,15 +93,15 @@ class CapturedCall:
 
 @dataclass(frozen=True)
 class CapturedRandom:
-    """What random states are beside the numbers in their tensors.
+    """The parts of the random states that are not in tensors.
 
     Attributes:
-        python_version: of the state's form.
+        python_version: version of the form of Python's state.
         python_gauss: a normal number that was drawn in advance; null without one.
         numpy: name of numpy's generator, its position, whether a normal number was drawn in advance, and that number;
             null where numpy was not imported.
-        tracker: names of Megatron's states of the device.
-        current: the one that the tracker called current; null without one.
+        tracker: names of the states in Megatron's random tracker.
+        current: the state that was current in the tracker; null without one.
     """
 
     python_version: int
@@ -113,24 +113,24 @@ class CapturedRandom:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureFile:
-    """What one rank saved of a step at its entry, and what the step's gradients were.
+    """What one rank saved of a step: its state before the step, and digests of the gradients of the step.
 
     Attributes:
         schema_version: form of this file.
         step: as the training log counts it.
-        coordinates: place of the rank in the parallel layout.
+        coordinates: of the rank in the parallel layout.
         sizes: the parallel layout.
         level: "ids" for digests alone; "step" with micro-batches and random states; "full" with model and optimizer.
         num_microbatches: micro-batches of the step.
-        batch: what the data iterators handed out.
+        batch: micro-batches that the data iterators returned.
         calls: the suspect calls of this rank.
         digests: of tensors of the batch and of the calls by name, 16 hex digits each.
-        random: the random states at entry; null where they were not asked for.
+        random: the random states before the step; null where they are not part of the level.
         numbers: loss scalers and step counts of the optimizer by name.
         gradients: digest of each parameter's gradient after the first pass, as the optimizer would have got it.
         norms: norm of each parameter's gradient just before the reduction, where one was taken.
-        left_out: what is not here though it was asked for, each with the reason.
-        is_redacted: tensors and sample text were stripped.
+        left_out: parts of the level that could not be saved, each with the reason.
+        is_redacted: whether tensors and sample text were stripped.
         versions: versions of the packages that matter.
     """
 
@@ -153,12 +153,12 @@ class CaptureFile:
 
 
 def file_name(rank: int) -> str:
-    """Where the record of a rank lies in the directory of the incident: `capture/rank00005.json`."""
+    """Path of a rank's record in the directory of the incident: `capture/rank00005.json`."""
     return f"{DIRECTORY}/rank{rank:05d}.json"
 
 
 def without_samples(record: CaptureFile) -> CaptureFile:
-    """The record as it may be shown to others: its sample text is gone, and its tensors are said to be."""
+    """The record without sample text, marked as redacted: its tensors are to be stripped too."""
     iterators = tuple(CapturedIterator(tuple(map(_without_text, one.items))) for one in record.batch.iterators)
     return replace(record, batch=replace(record.batch, iterators=iterators), is_redacted=True)
 
