@@ -12,6 +12,7 @@ from typing import Any
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
+from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.postmortem import (
     BadParameter,
@@ -117,5 +118,20 @@ def incident(**changes: Any) -> Incident:
         groups=(),
         infected_groups=(),
         policy=ABORT,
+    )
+    return replace(record, **changes)
+
+
+def fingerprint(**changes: Any) -> Fingerprint:
+    """A run of 8 ranks of which nothing else is known."""
+    record = Fingerprint(
+        run_id="20260101-120000-ab12",
+        started="2026-01-01T12:00:00Z",
+        world_size=8,
+        versions={},
+        arguments={},
+        environment={},
+        kernel_backends={},
+        host_changes=(),
     )
     return replace(record, **changes)

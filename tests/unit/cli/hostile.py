@@ -13,10 +13,9 @@ from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.postmortem.loading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
-from tests.unit.factories import ABORT, SIZES, demo_postmortem, place
+from tests.unit.factories import ABORT, SIZES, demo_postmortem, fingerprint, place
 
 STEP = "incidents/step_00000003"
 PAYLOADS = (
@@ -26,15 +25,11 @@ PAYLOADS = (
     "\u202eabc",
     "a\r\nb\u2028c",
 )
-STARTED = Fingerprint(
+STARTED = fingerprint(
     run_id=demo_postmortem(0).run_id,
-    started="2026-01-01T12:00:00+00:00",
-    world_size=8,
     versions={"torch": "2.14.0"},
     arguments={"save": "/data/checkpoints"},
-    environment={},
     kernel_backends={"attention": "torch"},
-    host_changes=(),
     command_line=("pretrain_gpt.py", "--save", "/data/checkpoints"),
 )
 VALUES: tuple[Any, ...] = (

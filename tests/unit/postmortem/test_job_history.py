@@ -8,31 +8,16 @@ import pytest
 
 from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_incidents, is_same_job
 from megatron_nanguard.postmortem.run_directory import RunDirectory
-from megatron_nanguard.records.fingerprint import Fingerprint
-from tests.unit.factories import incident
+from tests.unit.factories import fingerprint, incident
 
 FIRST, SECOND, THIRD = "20260101T120000Z-ab12", "20260102T120000Z-cd34", "20260103T120000Z-ef56"
 ARGUMENTS = {"num_layers": "4", "lr": "0.001", "consumed_train_samples": "0", "nanguard_on_nonfinite": "skip"}
 
 
-def fingerprint(run: str, **changes: object) -> Fingerprint:
-    known: dict[str, object] = {
-        "run_id": run,
-        "started": "",
-        "world_size": 8,
-        "versions": {},
-        "arguments": ARGUMENTS,
-        "environment": {},
-        "kernel_backends": {},
-        "host_changes": (),
-    }
-    return Fingerprint(**{**known, **changes})  # type: ignore[arg-type]
-
-
 def attempt(root: Path, run: str, *steps: int, **changes: object) -> list[Path]:
     """A run with its incidents."""
     directory = RunDirectory(root, run, pytest.fail)
-    directory.write("fingerprint.json", fingerprint(run, **changes))
+    directory.write("fingerprint.json", fingerprint(run_id=run, **{"arguments": ARGUMENTS, **changes}))
     written = [
         directory.write(f"{directory.incident_path(step)}/incident.json", incident(run_id=run, step=step))
         for step in steps
@@ -103,7 +88,7 @@ def test_a_job_is_known_by_its_sizes_and_arguments(tmp_path: Path, changes: dict
 
 
 def test_two_trainers_without_arguments_are_not_taken_for_one_job() -> None:
-    unknown = fingerprint(FIRST, arguments={})
+    unknown = fingerprint(run_id=FIRST)
 
     assert not is_same_job(unknown, unknown)
 

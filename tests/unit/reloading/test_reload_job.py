@@ -9,30 +9,20 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.reloading import command_line
 from megatron_nanguard.reloading.reload_job import changed_arguments
+from tests.unit.factories import fingerprint
 
 INCIDENT = "runs/run-1/incidents/step_00000003"
 
 
 def incident(folder: Path, command: tuple[str, ...] = (), **arguments: str) -> Path:
-    """The directory of an incident in a run that was started so."""
+    """The directory of an incident in a run with this command line and these arguments."""
     path = folder / INCIDENT
     path.mkdir(parents=True)
-    told = Fingerprint(
-        run_id="run-1",
-        started="",
-        world_size=8,
-        versions={},
-        arguments=arguments,
-        environment={},
-        kernel_backends={},
-        host_changes=(),
-        command_line=command,
-    )
-    (path.parents[1] / "fingerprint.json").write_bytes(to_json(told))
+    started = fingerprint(run_id="run-1", arguments=arguments, command_line=command)
+    (path.parents[1] / "fingerprint.json").write_bytes(to_json(started))
     return path
 
 

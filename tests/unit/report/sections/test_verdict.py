@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.diagnosis.texts import meaning
-from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import PolicyOutcome, RankedCause
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.postmortem import Kind
@@ -19,7 +18,7 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import verdict
 from megatron_nanguard.report.sections.verdict import job_words
 from tests.unit.diagnosis.factories import origin
-from tests.unit.factories import incident
+from tests.unit.factories import fingerprint, incident
 from tests.unit.report.factories import bundled, demo_rows, described, opened_incident
 
 NUMERICS = RankedCause("numerics", 0.95, (), (), (), "the same steps with --lr halved")
@@ -162,18 +161,8 @@ ANYWHERE = "start again from the last checkpoint before step 3"
 
 
 def started(tmp_path: Path, run_id: str = "20260101-120000-ab12", **arguments: str) -> OpenedIncident:
-    """An incident whose run wrote its fingerprint."""
-    fingerprint = Fingerprint(
-        run_id=run_id,
-        started="2026-01-01T12:00:00Z",
-        world_size=8,
-        versions={},
-        arguments=arguments,
-        environment={},
-        kernel_backends={},
-        host_changes=(),
-    )
-    (tmp_path / "fingerprint.json").write_bytes(to_json(fingerprint))
+    """An incident in a run with these arguments."""
+    (tmp_path / "fingerprint.json").write_bytes(to_json(fingerprint(run_id=run_id, arguments=arguments)))
     return OpenedIncident(incident(), tmp_path / "incidents" / "step_00000003")
 
 
