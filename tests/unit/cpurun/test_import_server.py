@@ -14,21 +14,21 @@ print(*(name for name in ours if not name.startswith("megatron_nanguard.cpurun")
 """
 
 
-def test_a_job_goes_through_its_line() -> None:
+def test_a_job_survives_its_text_form() -> None:
     job = Job(2, "script.py", ["--x", "a b"], "out", "codes", "/", env={"A": "1"}, timeout=3.5, in_rank="os:getpid")
 
     assert "\n" not in job.to_line()
     assert Job.from_line(job.to_line()) == job
 
 
-def test_lines_are_told_apart_by_rank() -> None:
+def test_lines_of_one_rank() -> None:
     finished = Finished(0, {}, "[rank1] a\n[rank11] b\n[cpu-run] c\n[rank1] \n[rank1] [rank2] d\n", 0.0)
 
     assert finished.lines(1) == ["a", "", "[rank2] d"]
     assert finished.lines(11) == ["b"]
 
 
-def test_a_job_holds_nothing_of_ours_but_this_room(run: Run) -> None:
+def test_a_job_has_imported_only_cpurun_of_this_package(run: Run) -> None:
     finished = run(1, OURS)
 
     assert finished.lines(0) == ["megatron_nanguard megatron_nanguard.version"]
@@ -57,7 +57,7 @@ def test_in_rank_may_switch_the_guard_on(run: Run) -> None:
     assert finished.lines(0) == ["True"], finished.out
 
 
-def test_the_switch_of_the_server_is_not_that_of_its_jobs(run: Run) -> None:
+def test_jobs_do_not_inherit_the_switch_of_the_server(run: Run) -> None:
     text = 'print(os.environ.get("NANGUARD"))'
 
     assert run(1, text).lines(0) == ["None"]

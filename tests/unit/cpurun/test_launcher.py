@@ -91,7 +91,7 @@ def test_the_exit_code_is_that_of_the_rank_that_failed(run: Run, leaving: str, c
     assert f"[cpu-run] rank 1 failed first ({words}), the others were brought down" in finished.out
 
 
-def test_the_first_that_fails_is_named_not_the_first_that_ends(run: Run) -> None:
+def test_the_rank_that_fails_first_is_named_not_the_one_that_ends_first(run: Run) -> None:
     # Rank 2 fails first, but its exit takes longer than that of rank 0.
     text = """
 if rank == 2:

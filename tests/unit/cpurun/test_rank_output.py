@@ -13,7 +13,7 @@ def drain(output: RankOutput) -> None:
     output.close()
 
 
-def test_a_line_in_pieces_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_written_in_pieces_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     output = RankOutput()
     stdout, stderr = output.connect(3)
 

@@ -48,7 +48,7 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: st
     assert len(failed) == (code != 0)
 
 
-def test_an_exception_is_shown_after_it_was_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_is_printed_after_on_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
 
     code = run_script(script(tmp_path, "1 / 0"), [], lambda: seen.append(capsys.readouterr().err))
@@ -58,7 +58,7 @@ def test_an_exception_is_shown_after_it_was_noted(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
 
 
-def test_without_torchruns_environment_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchruns_environment_the_error_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
 
     with pytest.raises(LaunchRefused, match="nanguard cpu-run --nproc N SCRIPT"):

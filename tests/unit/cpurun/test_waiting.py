@@ -20,7 +20,7 @@ def test_a_killed_rank_comes_before_those_that_noticed() -> None:
     assert first_failure({0: Ending(1, 1.0), 1: Ending(-11, 2.0)}) == 1
 
 
-def test_leaving_by_policy_follows_from_what_failed() -> None:
+def test_a_policy_exit_is_no_first_failure() -> None:
     assert first_failure({0: Ending(65, 1.0), 1: Ending(1, 2.0)}) == 1
 
 

@@ -1,4 +1,4 @@
-"""A torch_npu that is not there: the names `device/npu.py` reads, with answers a test can change.
+"""A stand-in for torch_npu: the names that `device/npu.py` reads, with values that a test can change.
 
 That a real torch_npu has these names is checked by `test_npu_names.py`.
 """

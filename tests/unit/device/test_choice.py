@@ -1,4 +1,4 @@
-"""Which backend stands behind a tensor, and behind training."""
+"""The backend of a tensor, and of the device that Megatron trains on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_backend_answers_to_its_own_type(monkeypatch: pytest.MonkeyPatch) 
     assert {kind: device_of(kind).backend for kind in BACKENDS} == {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
 
 
-def test_an_unknown_type_names_those_there_are() -> None:
+def test_an_unknown_type_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match="device type 'meta' has no backend here; there are cpu, cuda, npu"):
         device_of(torch.empty(1, device="meta"))
 

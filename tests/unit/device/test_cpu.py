@@ -58,5 +58,5 @@ def test_free_memory_is_part_of_all_memory() -> None:
     assert 0 < CpuDevice().free_bytes() < total
 
 
-def test_whatever_number_is_taken_it_is_the_processor() -> None:
+def test_any_number_takes_the_processor() -> None:
     assert CpuDevice().take(3) == "cpu"

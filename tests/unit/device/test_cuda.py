@@ -1,4 +1,4 @@
-"""How NVIDIA's tools name the GPU that torch gives a number, through stand-in properties."""
+"""The id of a GPU for NVIDIA's tools, with stand-in properties."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_the_driver_decides_about_the_mode_and_not_the_environment(
     assert facts.details["INF_NAN_MODE_ENABLE"] == "1"
 
 
-def test_switches_that_are_set_stand_in_the_facts_and_no_other_variable(
+def test_switches_that_are_set_are_recorded_and_no_other_variable(
     npu: StandInNpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASCEND_LAUNCH_BLOCKING", "1")

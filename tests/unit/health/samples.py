@@ -1,4 +1,4 @@
-"""What the tools print, in the forms that the vendors' public pages show; the numbers are made up.
+"""Output of the tools, in the forms that the vendors' public pages show; the numbers are made up.
 
 npu-smi: 910 and 910B with driver 23 and 24, A3 with driver 25, cards of one chip with driver 26, 310.
 """

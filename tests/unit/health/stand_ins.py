@@ -1,4 +1,4 @@
-"""Tools that are not there: a command npu-smi on the path, and a module pynvml."""
+"""Stand-ins for tools: a command npu-smi on the path, and a module pynvml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 HANGS = "hangs"
-"""Printed by nobody: the tool sleeps instead."""
+"""Makes the tool sleep instead of printing."""
 UUID = "GPU-5d1f0c3e-0000-0000-0000-00000000000a"
 
 

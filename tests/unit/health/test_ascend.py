@@ -1,4 +1,4 @@
-"""Ascend cards through a command that stands for npu-smi."""
+"""Ascend cards, through a stand-in for npu-smi."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, put_npu_smi
 
 
-def test_a_card_is_read_in_one_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_readings_of_a_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_npu_smi(monkeypatch, tmp_path, samples.npu_smi(double=2))
-    told = NpuSmi("1").read()
-    assert told.problem == ""
-    assert told.readings == (
+    answer = NpuSmi("1").read()
+    assert answer.problem == ""
+    assert answer.readings == (
         HealthReading(
             source="npu-smi",
             part="device",
@@ -57,33 +57,31 @@ def test_what_a_card_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch, 
     assert reading.states["temperature"] == "49 C"
 
 
-def test_a_tool_that_hangs_costs_seconds_and_a_line_and_keeps_what_was_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_after_a_call_that_hangs_earlier_readings_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ascend, "TOOL_SECONDS", 0.5)
     put_npu_smi(monkeypatch, tmp_path, {**samples.npu_smi(double=2), "-t health -i 5 -c 0": HANGS})
     began = time.monotonic()
-    told = NpuSmi("1").read()
+    answer = NpuSmi("1").read()
     assert time.monotonic() - began < 5
-    assert told.problem == "npu-smi info -t health -i 5 -c 0: no answer within 0.5 s"
-    assert told.readings[0].counters["HBM Double Bit Error Count"] == 2
-    assert told.readings[0].states == {}
+    assert answer.problem == "npu-smi info -t health -i 5 -c 0: no answer within 0.5 s"
+    assert answer.readings[0].counters["HBM Double Bit Error Count"] == 2
+    assert answer.readings[0].states == {}
 
 
-def test_a_tool_that_hangs_at_once_tells_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_first_call_that_hangs_gives_no_readings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ascend, "TOOL_SECONDS", 0.2)
     put_npu_smi(monkeypatch, tmp_path, {"-m": HANGS})
     assert NpuSmi("0").read() == ((), "npu-smi info -m: no answer within 0.2 s")
     assert count_chips() == "npu-smi info -m: no answer within 0.2 s"
 
 
-def test_a_host_without_the_tool_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_host_without_the_tool_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ascend, "SEARCH_PATH", "/nowhere")
     assert NpuSmi("0").read() == ((), "npu-smi is neither on PATH nor in /nowhere")
 
 
-def test_a_device_that_is_not_listed_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_device_that_is_not_listed_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_npu_smi(monkeypatch, tmp_path, samples.npu_smi())
     assert NpuSmi("7").read() == ((), "npu-smi info -m lists no device with logic id 7")
     assert count_chips() == 2

@@ -1,4 +1,4 @@
-"""What `nanguard doctor` says of the sources."""
+"""The sources that `nanguard doctor` lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.health.stand_ins import HANGS, put_npu_smi, put_nvml
 from tests.unit.health.test_host_machine import controllers
 
 
-def test_each_source_tells_how_much_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_source_says_what_it_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_nvml(monkeypatch)
     put_npu_smi(monkeypatch, tmp_path, samples.npu_smi())
     (tmp_path / "kmsg").touch()
@@ -27,7 +27,7 @@ def test_each_source_tells_how_much_there_is(monkeypatch: pytest.MonkeyPatch, tm
     )
 
 
-def test_each_source_tells_why_there_is_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_source_says_why_it_found_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_nvml(monkeypatch).why_no_driver = "Driver Not Loaded"
     monkeypatch.setattr(ascend, "TOOL_SECONDS", 0.2)
     put_npu_smi(monkeypatch, tmp_path, {"-m": HANGS})

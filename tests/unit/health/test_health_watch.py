@@ -1,4 +1,4 @@
-"""One device from the first look to what is new at an incident."""
+"""One device from the first poll to the differences at an incident."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_ascend_card_behind_a_visible_device_is_found_and_compared(
     assert health.readings[0].states["serial number"] == "1025X0000001"
 
 
-def test_a_tool_that_hangs_at_the_incident_leaves_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tool_that_hangs_at_the_incident_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_in_place(monkeypatch)
     put_npu_smi(monkeypatch, tmp_path, samples.npu_smi())
     watched = watch_device(5, NpuDevice(), 1)
@@ -69,7 +69,7 @@ def test_a_tool_that_hangs_at_the_incident_leaves_a_line(monkeypatch: pytest.Mon
     assert health.problems == ("npu-smi info -m: no answer within 0.3 s",)
 
 
-def test_a_driver_that_blocks_from_the_start_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_hangs_from_the_start_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = put_nvml(monkeypatch)
     nvml.blocks = True
     monkeypatch.setattr(polling.Poll.__init__, "__defaults__", (0.5,))
@@ -84,7 +84,7 @@ def test_a_driver_that_blocks_from_the_start_holds_nothing_up(monkeypatch: pytes
     nvml.released.set()
 
 
-def test_a_driver_that_hangs_holds_no_more_threads_the_more_incidents_there_are(
+def test_a_driver_that_hangs_holds_one_thread_however_many_incidents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nvml = put_nvml(monkeypatch)
@@ -103,7 +103,7 @@ def test_a_driver_that_hangs_holds_no_more_threads_the_more_incidents_there_are(
     nvml.released.set()
 
 
-def test_what_was_missing_at_the_start_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_the_first_poll_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = put_nvml(monkeypatch)
     nvml.why_no_driver = "Driver Not Loaded"
     watched = HealthWatch(3, "cuda:0", "", [Nvml(UUID)])
@@ -142,9 +142,7 @@ def test_an_xid_that_cannot_be_placed_keeps_its_address(monkeypatch: pytest.Monk
     assert [one.part for one in health.differences] == ["0000:3b:00", "0000:3b:00", "0000:86:00"]
 
 
-def test_a_watch_that_is_closed_holds_the_kernels_log_no_longer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_closing_a_watch_closes_the_kernel_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
@@ -162,7 +160,7 @@ def is_open(path: Path) -> bool:
     return any(str(path) == os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
 
 
-def test_the_processor_is_told_of_by_its_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_cpu_only_the_host_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_vendor(*arguments: Any) -> None:
         raise AssertionError("no vendor's tool is asked for a processor")
 

@@ -1,4 +1,4 @@
-"""The host's own counters."""
+"""Counters and log of the host."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def test_counters_and_lines_are_two_readings(tmp_path: Path) -> None:
         )
 
 
-def test_a_host_that_tells_nothing_is_no_problem(tmp_path: Path) -> None:
+def test_a_host_without_counters_is_no_problem(tmp_path: Path) -> None:
     assert HostMachine(tmp_path / "none", KernelLog(tmp_path / "none")).read() == ((), "")

@@ -51,7 +51,7 @@ def test_what_was_there_before_is_not_counted(log: KernelLog) -> None:
     assert log.counts() == {"host": {}}
 
 
-def test_events_of_devices_go_by_their_address(log: KernelLog, path: Path) -> None:
+def test_events_of_devices_are_counted_under_their_pci_address(log: KernelLog, path: Path) -> None:
     append(path, XIDS)
     assert log.counts() == {
         "host": {},
@@ -60,7 +60,7 @@ def test_events_of_devices_go_by_their_address(log: KernelLog, path: Path) -> No
     }
 
 
-def test_events_of_the_host_go_by_their_kind_and_add_up(log: KernelLog, path: Path) -> None:
+def test_events_of_the_host_are_counted_by_kind(log: KernelLog, path: Path) -> None:
     append(path, HOST)
     once = {
         "EDAC UE, uncorrectable memory error": 1,
@@ -73,7 +73,7 @@ def test_events_of_the_host_go_by_their_kind_and_add_up(log: KernelLog, path: Pa
     assert log.counts() == {"host": dict.fromkeys(once, 2)}
 
 
-def test_a_log_that_nobody_may_read_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unreadable_log_gives_a_problem(tmp_path: Path) -> None:
     missing = KernelLog(tmp_path / "none")
     assert missing.problem == f"{tmp_path / 'none'}: No such file or directory"
     assert missing.counts() == {"host": {}}

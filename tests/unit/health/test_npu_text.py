@@ -1,4 +1,4 @@
-"""What npu-smi prints, in the forms of several versions."""
+"""Output of several versions of npu-smi."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.unit.health import samples
         ("", {}),
     ],
 )
-def test_a_logic_id_leads_to_card_and_chip(text: str, chips: dict[str, Chip]) -> None:
+def test_card_and_chip_by_logic_id(text: str, chips: dict[str, Chip]) -> None:
     assert parse_mapping(text) == chips
 
 
-def test_the_memories_of_a_card_with_the_chip_at_the_blocks_end() -> None:
+def test_memory_errors_when_the_chip_number_ends_the_block() -> None:
     counters, states = read_ecc(parse_fields(samples.ECC_910, "0"))
     assert counters == {
         "DDR Single Bit Error Count": 0,
@@ -52,7 +52,7 @@ def test_of_two_chips_the_one_that_was_asked_for_is_read(chip: str, counts: tupl
     assert (counters["HBM Single Bit Error Count"], counters["HBM Double Bit Error Count"]) == counts
 
 
-def test_a_chip_without_a_number_is_the_cards_only_one() -> None:
+def test_a_card_without_chip_numbers_has_one_chip() -> None:
     counters, _ = read_ecc(parse_fields(samples.ECC_910B.format(double=2), "0"))
     assert counters["HBM Double Bit Error Count"] == 2
     assert read_ecc(parse_fields(samples.ECC_310))[0] == {"Single-bit Error Count": 4, "Double-bit Error Count": 1}
@@ -67,17 +67,17 @@ def test_a_chip_without_a_number_is_the_cards_only_one() -> None:
         ("This device does not exist.\n", {}),
     ],
 )
-def test_the_cards_own_judgement(text: str, states: dict[str, str]) -> None:
+def test_health_and_error_codes_of_a_card(text: str, states: dict[str, str]) -> None:
     assert read_health(parse_fields(text, "0")) == ({}, states)
 
 
 def test_errors_of_the_links_are_summed() -> None:
-    told = read_hccs(parse_fields(samples.HCCS.format(health="NOK", errors=5), "0"))
-    assert told == ({"hccs error count": 5, "hccs retry count": 3}, {"hccs health": "NOK"})
+    values = read_hccs(parse_fields(samples.HCCS.format(health="NOK", errors=5), "0"))
+    assert values == ({"hccs error count": 5, "hccs retry count": 3}, {"hccs health": "NOK"})
     assert read_hccs(parse_fields(samples.NO_HCCS, "0")) == ({}, {})
 
 
-def test_a_state_goes_by_any_of_its_names_and_is_left_out_when_it_is_not_told() -> None:
+def test_a_state_is_found_under_any_of_its_names_or_left_out() -> None:
     read = read_states(
         State("temperature", ("NPU Temperature (C)", "Temperature (C)"), " C"), State("driver", ("Product Name",))
     )

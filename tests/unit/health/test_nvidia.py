@@ -21,9 +21,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> StandInNvml:
 def test_a_gpu_is_read_and_nvml_left_as_it_was(nvml: StandInNvml) -> None:
     nvml.uncorrected = 2
     nvml.reasons = 0x4 | 0x40
-    told = Nvml(UUID).read()
-    assert told.problem == ""
-    assert told.readings == (
+    answer = Nvml(UUID).read()
+    assert answer.problem == ""
+    assert answer.readings == (
         HealthReading(
             source="nvml",
             part="device",
@@ -51,24 +51,24 @@ def test_a_gpu_is_read_and_nvml_left_as_it_was(nvml: StandInNvml) -> None:
     assert nvml.is_started == 0
 
 
-def test_the_power_cap_is_no_limit_worth_a_word(nvml: StandInNvml) -> None:
+def test_the_power_cap_is_not_reported_as_a_limit(nvml: StandInNvml) -> None:
     (reading,) = Nvml(UUID).read().readings
     assert reading.states["clocks limited by"] == "nothing"
 
 
-def test_a_device_that_nvml_does_not_know_is_a_sentence(nvml: StandInNvml) -> None:
+def test_a_device_that_nvml_does_not_know_is_a_problem(nvml: StandInNvml) -> None:
     assert Nvml("GPU-0").read() == ((), "NVML does not know device GPU-0: Not Found")
     assert Nvml("").read() == ((), "this version of torch does not tell the UUID of its devices")
     assert nvml.is_started == 0
 
 
-def test_a_host_without_a_driver_is_a_sentence(nvml: StandInNvml) -> None:
+def test_a_host_without_a_driver_is_a_problem(nvml: StandInNvml) -> None:
     nvml.why_no_driver = "NVML Shared Library Not Found"
     assert Nvml(UUID).read() == ((), "NVML does not start: NVML Shared Library Not Found")
     assert count_gpus() == "NVML does not start: NVML Shared Library Not Found"
 
 
-def test_without_the_package_the_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_problem_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Nvml(UUID).read() == ((), NOT_INSTALLED)
     assert count_gpus() == NOT_INSTALLED
@@ -93,6 +93,6 @@ def test_the_stand_in_has_no_name_that_the_real_module_lacks() -> None:
     assert [name for name in mine if not hasattr(real, name)] == []
 
 
-def test_the_real_module_tells_of_a_host_without_a_driver() -> None:
+def test_the_real_module_reports_a_missing_driver() -> None:
     answer = count_gpus()
     assert isinstance(answer, int) or answer.startswith("NVML does not start: ")

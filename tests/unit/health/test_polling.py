@@ -1,4 +1,4 @@
-"""A look that nothing can hold up."""
+"""Sources that answer, hang and fail."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def stuck() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_every_source_answers_for_itself() -> None:
+def test_every_source_has_its_own_answer() -> None:
     look = Poll(
         [Scripted("a", lambda: SourceAnswer((READING,))), Scripted("b", lambda: SourceAnswer(problem="b is not there"))]
     )
     assert look.collect() == {"a": SourceAnswer((READING,)), "b": SourceAnswer(problem="b is not there")}
 
 
-def test_a_source_that_hangs_costs_its_seconds_and_a_line(stuck: threading.Event) -> None:
+def test_a_source_that_hangs_becomes_a_problem_after_the_time_limit(stuck: threading.Event) -> None:
     def hang() -> SourceAnswer:
         stuck.wait()
         return SourceAnswer()
@@ -45,12 +45,12 @@ def test_a_source_that_hangs_costs_its_seconds_and_a_line(stuck: threading.Event
     began = time.monotonic()
     look = Poll([Scripted("NVML", hang), Scripted("a", lambda: SourceAnswer((READING,)))], seconds=0.3)
     assert time.monotonic() - began < 0.2
-    told = look.collect()
+    answers = look.collect()
     assert 0.3 <= time.monotonic() - began < 2.0
-    assert told == {"NVML": SourceAnswer(problem="NVML: no answer after 0 s"), "a": SourceAnswer((READING,))}
+    assert answers == {"NVML": SourceAnswer(problem="NVML: no answer after 0 s"), "a": SourceAnswer((READING,))}
 
 
-def test_the_caller_may_wait_less(stuck: threading.Event) -> None:
+def test_the_caller_can_stop_waiting_before_the_time_limit(stuck: threading.Event) -> None:
     def hang() -> SourceAnswer:
         stuck.wait()
         return SourceAnswer()
@@ -60,7 +60,7 @@ def test_the_caller_may_wait_less(stuck: threading.Event) -> None:
     assert time.monotonic() - began < 2.0
 
 
-def test_a_source_that_still_hangs_is_not_asked_again_until_it_came_back(stuck: threading.Event) -> None:
+def test_a_source_that_hangs_is_not_asked_again_until_it_has_answered(stuck: threading.Event) -> None:
     asked = []
 
     def hang() -> SourceAnswer:
@@ -87,7 +87,7 @@ def test_a_source_that_still_hangs_is_not_asked_again_until_it_came_back(stuck: 
     assert len(asked) == 2
 
 
-def test_a_source_whose_time_is_up_hangs_though_nobody_collected(stuck: threading.Event) -> None:
+def test_a_source_past_its_time_limit_hangs_even_if_nothing_was_collected(stuck: threading.Event) -> None:
     def hang() -> SourceAnswer:
         stuck.wait()
         return SourceAnswer()
@@ -97,7 +97,7 @@ def test_a_source_whose_time_is_up_hangs_though_nobody_collected(stuck: threadin
     assert look.hanging().keys() == {"NVML"}
 
 
-def test_a_fault_of_ours_in_a_source_is_logged_and_told(log: Log) -> None:
+def test_an_exception_in_a_source_is_logged_and_becomes_a_problem(log: Log) -> None:
     def fail() -> SourceAnswer:
         raise RuntimeError("no such field")
 

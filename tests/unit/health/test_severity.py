@@ -1,4 +1,4 @@
-"""How bad a counter or a state is, from its words."""
+"""Severity of counters and states, from their names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from megatron_nanguard.health.severity import severity_of_counter, severity_of_s
         ("machine check exception, uncorrected", "uncorrectable"),
     ],
 )
-def test_a_counter(name: str, severity: str) -> None:
+def test_severity_of_a_counter(name: str, severity: str) -> None:
     assert severity_of_counter(name) == severity
 
 
@@ -51,5 +51,5 @@ def test_a_counter(name: str, severity: str) -> None:
         ("driver", "550.54.15", None),
     ],
 )
-def test_a_state(name: str, now: str, severity: str | None) -> None:
+def test_severity_of_a_state(name: str, now: str, severity: str | None) -> None:
     assert severity_of_state(name, now) == severity

@@ -1,4 +1,4 @@
-"""From what the tools print to what the report says: a new error on the device where it began changes the verdict."""
+"""From the output of the tools to the report: a new error on the device of the origin changes the verdict."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NUMERICS = Arbitration(
 
 @pytest.fixture(params=["npu-smi", "NVML"])
 def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Source, Changed]:
-    """A source, and the way to change what it tells."""
+    """A source whose readings can be changed."""
     if request.param == "NVML":
         nvml = put_nvml(monkeypatch)
         return Nvml(UUID), lambda lost: setattr(nvml, "uncorrected", lost)
@@ -65,15 +65,15 @@ def concluded(tool: tuple[Source, Changed], lost: dict[int, int]) -> Incident:
     for rank in range(8):
         replay = ReplaySummary(done=True, exact=True, passes=(ReplayPass("plain", "yes"),))
         calls = (NUMERICS,) if rank == 5 else ()
-        told = watched(rank, tool, lost.get(rank, 0)) if rank in (2, 5) else None
-        changes = {"replay": replay, "arbitrations": calls, "health": told, "audited": True}
+        health = watched(rank, tool, lost.get(rank, 0)) if rank in (2, 5) else None
+        changes = {"replay": replay, "arbitrations": calls, "health": health, "audited": True}
         files.append(demo_postmortem(rank).__class__(**{**vars(demo_postmortem(rank)), **changes}))
     traces = [trace(5, origins=(traced_origin(),), sinks=(sink(to_origin()),))]
     merged = conclude(merge(files, exchanged=None, policy=None), traces)
     return from_json(Incident, to_json(merged))
 
 
-def test_a_new_error_where_it_began_changes_the_verdict_and_stands_in_the_report(
+def test_a_new_error_on_the_device_of_the_origin_changes_the_verdict_and_is_reported(
     tool: tuple[Source, Changed], tmp_path: Path
 ) -> None:
     healthy, broken = concluded(tool, {}), concluded(tool, {5: 2})
@@ -93,9 +93,7 @@ def test_a_new_error_where_it_began_changes_the_verdict_and_stands_in_the_report
     )
 
 
-def test_a_new_error_on_another_device_changes_nothing_but_the_report(
-    tool: tuple[Source, Changed], tmp_path: Path
-) -> None:
+def test_a_new_error_on_another_device_is_only_reported(tool: tuple[Source, Changed], tmp_path: Path) -> None:
     found = concluded(tool, {2: 2})
     assert found.causes[0].cause == "numerics"
     assert "The hardware under rank 2 reports an uncorrectable error" in report_text(found, tmp_path)

@@ -1,4 +1,4 @@
-"""The store of the coordination tests, for ranks that meet."""
+"""The store of the coordination tests."""
 
 from tests.unit.coordination.conftest import clients, store
 

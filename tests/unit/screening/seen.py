@@ -1,4 +1,4 @@
-"""What ranks of layout A could have seen: every factory makes a result that is right, and takes what differs."""
+"""Results of ranks of layout A: every factory makes a right result, and takes what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each member gives and what it should get, by hand; the calls themselves are made by the tests on ranks."""
+"""Contribution and expected output of each member, by hand; tests/ranks runs the collectives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def member() -> GroupMember:
         ("broadcast", [1.0, 2.0], (4,)),
     ],
 )
-def test_what_a_member_should_get(
+def test_expected_output_of_a_member(
     member: GroupMember, name: str, expected: list[float], sources: tuple[int, ...]
 ) -> None:
     call = OPERATIONS[name](member)
@@ -44,7 +44,7 @@ def test_a_collective_in_place_leaves_the_table_alone(member: GroupMember) -> No
     assert torch.equal(member.table, TABLE)
 
 
-def test_the_member_whose_part_is_wrong_is_told(member: GroupMember, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_member_whose_part_is_wrong_is_named(member: GroupMember, monkeypatch: pytest.MonkeyPatch) -> None:
     def gather(output: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         output.copy_(torch.tensor([1.0, 3.0, 10.0, 20.0]))
 
@@ -55,7 +55,7 @@ def test_the_member_whose_part_is_wrong_is_told(member: GroupMember, monkeypatch
     assert (check.operation, check.result, check.wrong_from) == ("all_gather", "wrong", (4,))
 
 
-def test_after_one_that_does_not_end_the_group_is_left_alone(
+def test_after_a_collective_that_does_not_end_the_group_is_not_used(
     member: GroupMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: Any, **kwargs: Any) -> None:

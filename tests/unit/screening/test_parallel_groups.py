@@ -19,7 +19,7 @@ def groups(layout: ParallelSizes) -> dict[str, list[tuple[int, ...]]]:
     return {family[0].axis: [group.ranks for group in family] for family in families(layout)}
 
 
-def test_what_is_left_of_the_ranks_is_data_parallel() -> None:
+def test_the_remaining_ranks_are_data_parallel() -> None:
     expected = ParallelSizes(world=8, tp=2, cp=1, ep=1, dp=2, pp=2, expert_tp=2, expert_dp=2)
     assert sizes(8, tp=2, pp=2) == expected
     assert sizes(4, tp=2, ep=4, expert_tp=1) == EXPERTS
@@ -46,7 +46,7 @@ def test_groups_of_a_dense_layout() -> None:
     }
 
 
-def test_groups_of_experts_are_their_own_where_they_differ() -> None:
+def test_expert_groups_are_listed_when_they_differ_from_the_dense_ones() -> None:
     assert groups(EXPERTS) == {"tp": [(0, 1), (2, 3)], "dp": [(0, 2), (1, 3)], "ep": [(0, 1, 2, 3)]}
 
 
@@ -67,6 +67,6 @@ def test_pairs_are_those_of_every_group_once() -> None:
     assert pairs([(0, 1, 2), (1, 2)]) == ((0, 1), (0, 2), (1, 2))
 
 
-def test_no_rank_stands_twice_in_a_round() -> None:
+def test_no_rank_occurs_twice_in_a_round() -> None:
     assert rounds(((0, 1), (0, 3), (1, 2), (2, 3))) == (((0, 1), (2, 3)), ((0, 3), (1, 2)))
     assert rounds(()) == ()

@@ -1,4 +1,4 @@
-"""The whole text that a person reads."""
+"""The whole printed text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_clean_screening() -> None:
     )
 
 
-def test_everything_there_can_be() -> None:
+def test_outliers_hints_and_notes() -> None:
     bad = replace(MATMUL, result="wrong", words="wrong in 3 of 3 calls")
     screening = replace(
         CLEAN,

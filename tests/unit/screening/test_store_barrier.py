@@ -1,4 +1,4 @@
-"""Ranks of one real store meet between two stages, or learn together who did not come."""
+"""Ranks wait for each other in a real store, and learn which rank is missing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.unit.coordination.conftest import Clients
 from tests.unit.coordination.ranks import together
 
 
-def test_all_that_come_go_on(store: Clients) -> None:
+def test_all_ranks_pass_the_barrier(store: Clients) -> None:
     barriers = {rank: StoreBarrier(store(rank), rank, 3) for rank in range(3)}
     assert together({rank: partial(each.wait, "links", 20.0) for rank, each in barriers.items()}) == dict.fromkeys(
         range(3)
     )
 
 
-def test_all_that_come_learn_who_did_not_and_where_it_was(store: Clients) -> None:
+def test_ranks_at_the_barrier_learn_which_rank_is_missing_and_its_activity(store: Clients) -> None:
     barriers = {rank: StoreBarrier(store(rank), rank, 3) for rank in range(3)}
     barriers[1].set_activity("devices, memory")
 
@@ -49,7 +49,7 @@ def test_results_come_by_rank_and_those_of_lost_ranks_are_not_waited_for_long(st
     assert barriers[0].results(3, 0.1) == (b"zero", b"two")
 
 
-def test_an_exit_code_that_nobody_tells_is_a_failure(store: Clients) -> None:
+def test_without_an_exit_code_it_is_1(store: Clients) -> None:
     first, second = StoreBarrier(store(0), 0, 2), StoreBarrier(store(1), 1, 2)
     assert second.exit_code(0.1) == 1
     first.set_exit_code(0)

@@ -1,4 +1,4 @@
-"""What comes of an operation is told, whatever comes of it."""
+"""Results, errors and timeouts of an operation become results."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Done:
         return True
 
 
-def told(tried: TimedResult) -> tuple[str, str]:
+def outcome(tried: TimedResult) -> tuple[str, str]:
     return tried.result, tried.words
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("work", [None, Done()])
-def test_what_ends_is_right(backend: str, work: Any) -> None:
-    assert told(run_timed(lambda: work, backend, 20.0)) == ("right", "")
+def test_an_operation_that_ends_is_right(backend: str, work: Any) -> None:
+    assert outcome(run_timed(lambda: work, backend, 20.0)) == ("right", "")
 
 
-def test_what_does_not_end_is_late() -> None:
+def test_an_operation_that_does_not_end_is_late() -> None:
     gloo = run_timed(lambda: Never(), "gloo", 0.05)  # type: ignore[arg-type, return-value]
-    assert told(gloo) == ("late", "Timed out waiting 50ms for recv operation to complete")
+    assert outcome(gloo) == ("late", "Timed out waiting 50ms for recv operation to complete")
     nccl = run_timed(lambda: Never(), "nccl", 0.05)  # type: ignore[arg-type, return-value]
-    assert told(nccl) == ("late", "no end after 0 s")
+    assert outcome(nccl) == ("late", "no end after 0 s")
     assert 0.05 <= nccl.seconds < 5.0
 
 
@@ -55,8 +55,8 @@ def test_what_does_not_end_is_late() -> None:
         (NotImplementedError("gloo does not support this"), "unsupported"),
     ],
 )
-def test_an_error_before_the_deadline_is_told_by_its_kind(error: RuntimeError, result: str) -> None:
+def test_an_error_before_the_deadline_gives_its_kind(error: RuntimeError, result: str) -> None:
     def start() -> None:
         raise error
 
-    assert told(run_timed(start, "gloo", 20.0)) == (result, str(error))
+    assert outcome(run_timed(start, "gloo", 20.0)) == (result, str(error))

@@ -1,4 +1,4 @@
-"""torch with the mapping on for one test, and as it was afterwards."""
+"""torch with the mapping installed for one test."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 
-def test_torch_itself_is_told_there_is_no_accelerator(mapped: Any) -> None:
+def test_torch_accelerator_reports_none(mapped: Any) -> None:
     assert mapped.accelerator.current_accelerator() is None
     assert not mapped.accelerator.is_available()
 

@@ -52,7 +52,7 @@ def test_restore_removes_what_was_not_there() -> None:
     assert not hasattr(module, "answer")
 
 
-def test_a_copy_kept_elsewhere_passes_through_after_restore() -> None:
+def test_a_copy_of_a_wrapper_calls_the_original_after_restore() -> None:
     changes = ChangedAttributes()
     changes.wrap(Owner, "method", louder)
     kept = Owner.method
@@ -63,7 +63,7 @@ def test_a_copy_kept_elsewhere_passes_through_after_restore() -> None:
     assert kept(Owner()) == "original"
 
 
-def test_names_tells_owners_apart() -> None:
+def test_names_are_those_of_one_owner() -> None:
     changes = ChangedAttributes()
     changes.put(Owner, "one", 1)
     changes.put(Heir, "two", 2)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 
-def test_nccl_becomes_gloo_and_its_options_fall_away(mapped: Any, tmp_path: Path) -> None:
+def test_gloo_takes_the_place_of_nccl_without_its_options(mapped: Any, tmp_path: Path) -> None:
     distributed = mapped.distributed
     distributed.init_process_group(
         "nccl", init_method=f"file://{tmp_path}/store", world_size=1, rank=0, device_id=mapped.device("cuda:0")

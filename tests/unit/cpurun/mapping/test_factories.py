@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", 0], ids=str)
-def test_made_on_a_cuda_device_is_made_on_the_cpu(mapped: Any, device: Any) -> None:
+def test_a_tensor_for_a_cuda_device_is_made_on_the_cpu(mapped: Any, device: Any) -> None:
     assert mapped.zeros(2, device=device).device.type == "cpu"
     assert mapped.ones(2).new_empty(3, device=device, pin_memory=True).device.type == "cpu"
     assert mapped.rand_like(mapped.ones(2), device=device).device.type == "cpu"

@@ -71,7 +71,7 @@ def test_default_generators_end_at_the_last_device(mapped: Any) -> None:
         generators[2]
 
 
-def test_dynamo_finds_no_answer_under_two_names(mapped: Any) -> None:
+def test_no_function_has_two_names_for_dynamo(mapped: Any) -> None:
     from torch._dynamo.trace_rules import get_torch_obj_rule_map
 
     get_torch_obj_rule_map.cache_clear()

@@ -23,11 +23,11 @@ def test_an_unmapped_class_is_still_a_class(mapped: Any) -> None:
         mapped.cuda.CUDAGraph()
 
 
-def test_submodules_are_guarded_too(mapped: Any) -> None:
+def test_unmapped_calls_of_submodules_are_refused_too(mapped: Any) -> None:
     with pytest.raises(UnmappedCuda, match=r"torch\.cuda\.memory\.caching_allocator_alloc is not mapped"):
         mapped.cuda.memory.caching_allocator_alloc(16)
 
 
-def test_exceptions_and_tensor_types_stay(mapped: Any) -> None:
+def test_exceptions_and_tensor_types_are_left_alone(mapped: Any) -> None:
     assert issubclass(mapped.cuda.OutOfMemoryError, RuntimeError)
     assert mapped.cuda.FloatTensor.__name__ == "FloatTensor"

@@ -1,4 +1,4 @@
-"""Every check on the CPU: right as it is, wrong where a computation is spoiled."""
+"""Every check on the CPU: right on a healthy device, wrong when a computation is spoiled."""
 
 from __future__ import annotations
 

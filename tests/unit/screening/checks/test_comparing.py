@@ -1,4 +1,4 @@
-"""Outputs beside a reference."""
+"""Outputs compared with a reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_same_values_are_right_in_every_copy() -> None:
     assert found.digest == exact("sum", [RIGHT], EXPECTED, 0.1).digest
 
 
-def test_one_wrong_value_of_one_call_is_found_and_placed() -> None:
+def test_one_wrong_value_of_one_call_is_found_with_its_index() -> None:
     found = exact("sum", [RIGHT, spoiled(4.5), RIGHT], EXPECTED, 0.5)
     assert found.result == "wrong"
     assert found.words == "wrong in 1 of 3 calls, 1 of 6 values; worst [1, 2]: 4.5, expected 4"

@@ -1,4 +1,4 @@
-"""What a user gives as a model and a batch, and what is said where it is something else."""
+"""A user's model and batch, and the errors when they cannot be used."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ def test_the_model_is_the_same_every_time(batch: Path) -> None:
         (f"{HERE}:no_module", "--model: the function gave str, expected a torch module whose forward"),
     ],
 )
-def test_what_is_no_model_is_said(batch: Path, model: str, message: str) -> None:
+def test_a_function_that_builds_no_model_is_refused(batch: Path, model: str, message: str) -> None:
     with pytest.raises(SettingsError) as refused:
         UserModel.load(model, batch)
     assert message in str(refused.value)
 
 
-def test_what_is_no_loss_is_said(batch: Path) -> None:
+def test_a_result_that_is_no_loss_is_refused(batch: Path) -> None:
     with pytest.raises(SettingsError, match=r"the loss is a tensor of shape \(2, 1\), expected one number"):
         UserModel.load(f"{HERE}:without_loss", batch).loss_on(CPU)
 
 
 @pytest.mark.parametrize("name", ["batch.pt", "batch.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"not a batch"])
-def test_a_batch_that_cannot_be_read_is_said(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_batch_that_cannot_be_read_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SettingsError, match=r"--batch .*: cannot be read"):
         UserModel.load(f"{HERE}:Summed", tmp_path / name)
 
 
-def test_a_batch_without_names_is_said(tmp_path: Path) -> None:
+def test_a_batch_without_names_is_refused(tmp_path: Path) -> None:
     torch.save([torch.ones(2)], tmp_path / "batch.pt")
     with pytest.raises(SettingsError, match=r"holds list, expected a dictionary of tensors"):
         UserModel.load(f"{HERE}:Summed", tmp_path / "batch.pt")

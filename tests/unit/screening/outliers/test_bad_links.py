@@ -1,4 +1,4 @@
-"""From bad messages to a link or to a rank."""
+"""Bad messages, narrowed to a link or a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def among(ranks: int, *bad: tuple[int, int], result: str = "wrong") -> list[Tran
     return [end for pair in pairs for end in message(*pair, result=result if pair in bad else "right")]
 
 
-def test_no_messages_and_right_ones_accuse_nobody() -> None:
+def test_no_messages_and_right_messages_give_no_outlier() -> None:
     assert find_bad_links([], rank_name) == []
     assert find_bad_links(among(4), rank_name) == []
 
@@ -37,12 +37,12 @@ def test_both_directions_are_one_link() -> None:
     assert found.words.startswith("link between rank 1 and rank 2, both ways")
 
 
-def test_two_ranks_alone_cannot_be_told_apart() -> None:
+def test_between_two_ranks_the_link_is_named() -> None:
     (found,) = find_bad_links(among(2, (0, 1)), rank_name)
     assert (found.kind, found.ranks) == ("link", (0, 1))
 
 
-def test_a_rank_that_is_bad_to_all_its_peers_is_named_instead_of_its_links() -> None:
+def test_a_rank_that_fails_with_all_its_peers_is_named_instead_of_its_links() -> None:
     sends = find_bad_links(among(4, (1, 0), (1, 2), (1, 3)), rank_name)
     assert [each.words for each in sends] == ["rank 1 sends to none of its peers as it should"]
     receives = find_bad_links(among(4, (0, 1), (2, 1), (3, 1)), rank_name)
@@ -56,19 +56,19 @@ def test_a_rank_and_a_link_elsewhere_are_two_outliers() -> None:
     assert [(each.kind, each.ranks) for each in found] == [("rank", (1,)), ("link", (3, 4))]
 
 
-def test_data_that_is_wrong_before_it_leaves_is_the_senders() -> None:
+def test_data_that_is_wrong_before_sending_names_the_sender() -> None:
     (found,) = find_bad_links(message(0, 1, result="wrong", sent="wrong"), rank_name)
     assert (found.kind, found.ranks) == ("rank", (0,))
     assert found.evidence == (f"rank 0 to rank 1: {SPOILED} at the sender, expected {EXPECTED}",)
 
 
-def test_a_message_that_does_not_come_is_told_apart_from_a_wrong_one() -> None:
+def test_a_late_message_is_not_called_wrong() -> None:
     (found,) = find_bad_links(among(4, (1, 2), result="late"), rank_name)
     assert found.words == "link from rank 1 to rank 2: messages do not arrive in time"
     assert found.evidence == ("rank 1 to rank 2: late, no end after 3 s",)
 
 
-def test_what_only_one_end_tried_says_nothing() -> None:
+def test_a_message_that_only_one_end_tried_is_ignored() -> None:
     """The other end had given up on the link in the first direction."""
     one_end = message(2, 1, result="late")[1:]
     (found,) = find_bad_links([*message(1, 2, result="late"), *one_end], rank_name)

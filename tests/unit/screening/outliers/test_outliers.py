@@ -1,4 +1,4 @@
-"""Devices and ranks that are gone; the order of what is named."""
+"""Bad devices and missing ranks, and the order of outliers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.screening.seen import MATMUL, call, message, rank, rank_name
 BAD = replace(MATMUL, result="wrong", words="wrong in 3 of 3 calls")
 
 
-def test_nothing_seen_and_everything_right_accuses_nobody() -> None:
+def test_no_results_and_right_results_give_no_outlier() -> None:
     assert find_outliers([], {}, rank_name) == ()
     assert find_outliers([rank(0), rank(1)], {}, rank_name) == ()
 
@@ -22,24 +22,24 @@ def test_a_device_with_wrong_values_is_named_with_its_check() -> None:
     )
 
 
-def test_what_every_device_fails_at_is_no_single_devices_fault() -> None:
+def test_a_check_that_every_device_fails_names_them_as_a_group() -> None:
     (found,) = find_outliers([rank(0, devices=(BAD,)), rank(1, devices=(BAD, MATMUL))], {}, rank_name)
     assert (found.kind, found.ranks) == ("group", (0, 1))
     assert found.words == "every device fails at matmul, bfloat16: a library or a driver rather than one device"
 
 
-def test_one_device_alone_is_named_all_the_same() -> None:
+def test_a_bad_device_is_named_when_it_is_the_only_one() -> None:
     (found,) = find_outliers([rank(0, devices=(BAD,))], {}, rank_name)
     assert (found.kind, found.ranks) == ("device", (0,))
 
 
-def test_a_rank_that_is_gone_is_named_with_where_it_was() -> None:
+def test_a_missing_rank_is_named_with_its_last_activity() -> None:
     assert find_outliers([rank(0)], {1: "devices, memory"}, rank_name) == (
         Outlier("rank", (1,), "rank 1 did not come back", ("from devices, memory",)),
     )
 
 
-def test_a_bad_device_explains_its_collectives_and_a_bad_link_is_named_beside_it() -> None:
+def test_a_bad_device_explains_its_collectives_but_not_a_bad_link() -> None:
     seen = [
         rank(0, collectives=(call((0, 1), "wrong"),)),
         rank(1, devices=(BAD,)),
