@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 from megatron_nanguard.cpurun.mapping.device_arguments import on_cpu
 
 
-def map_accelerator(changes: ChangedAttributes, torch: Any) -> None:
+def map_accelerator(changes: ChangedAttributes, torch: ModuleType) -> None:
     """`torch.accelerator` reports that there is none, autocast casts on the CPU, profiler ranges do nothing."""
     # torch's Adam asks torch.accelerator every step and would start the CUDA runtime; DataLoader would pin memory.
     no_accelerator: dict[str, object] = {
@@ -33,7 +34,7 @@ def map_accelerator(changes: ChangedAttributes, torch: Any) -> None:
         changes.put(torch.cuda.nvtx, name, answer)
 
 
-def _casting_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _casting_on_cpu(original: Function) -> Function:
     def init(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
         original(self, on_cpu(device_type), *args, **kwargs)
 
@@ -45,7 +46,7 @@ def _no_range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-def map_compiling(changes: ChangedAttributes, torch: Any) -> None:
+def map_compiling(changes: ChangedAttributes, torch: ModuleType) -> None:
     """`torch.compile` returns the function as it is; inductor would start a C++ compiler in every rank.
 
     Megatron's `jit_fuser` and the MoE router call it.
@@ -57,5 +58,5 @@ def _compile(model: Any = None, **kwargs: Any) -> Any:
     return _unchanged if model is None else model
 
 
-def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unchanged(function: Function) -> Function:
     return function

@@ -6,6 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+Function = Callable[..., Any]
+"""A function of torch or Megatron, or one in its place; arguments pass through."""
+
 _MISSING = object()
 
 
@@ -29,7 +32,7 @@ class ChangedAttributes:
         self._entries.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Function]) -> None:
         """Replace the callable `owner.name` by `make(original)`."""
         original = getattr(owner, name)
         mapped = make(original)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 from megatron_nanguard.cpurun.mapping.device_arguments import is_cuda, on_cpu
 
 FACTORIES = (
@@ -44,7 +44,7 @@ FACTORIES = (
 METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
 
 
-def map_factories(changes: ChangedAttributes, torch: Any) -> None:
+def map_factories(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Make tensors on the CPU where Megatron passes `device="cuda"`, a device index, or `pin_memory`."""
     for name in FACTORIES:
         changes.wrap(torch, name, _making_on_cpu)
@@ -56,7 +56,7 @@ def map_factories(changes: ChangedAttributes, torch: Any) -> None:
     changes.put(torch, "Generator", _generator_class(torch.Generator))
 
 
-def _making_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _making_on_cpu(original: Function) -> Function:
     def make(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
             kwargs["device"] = on_cpu(kwargs["device"])
@@ -67,7 +67,7 @@ def _making_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _loading_to_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _loading_to_cpu(original: Function) -> Function:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         return original(f, _location(map_location), *args, **kwargs)
 
@@ -83,7 +83,7 @@ def _location(map_location: Any) -> Any:
     return map_location
 
 
-def _entering_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _entering_cpu(original: Function) -> Function:
     """`with torch.device("cuda"):` sets the device of the tensors made inside."""
     return lambda self, device: original(self, on_cpu(device))
 

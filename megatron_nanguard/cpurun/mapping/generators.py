@@ -11,10 +11,11 @@ device's generator, dropout would silently differ between the TP ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 from megatron_nanguard.cpurun.mapping.device_arguments import device_count, is_cuda
 
 DRAWING_FACTORIES = ("rand", "randn", "randint", "randperm")
@@ -35,7 +36,7 @@ class DefaultGenerators:
         return self._generator
 
 
-def map_generators(changes: ChangedAttributes, torch: Any) -> None:
+def map_generators(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Split torch's one generator into the device's and the CPU's; both start in the same state.
 
     Each attribute gets a function of its own: torch._dynamo refuses a bound method that has two names.
@@ -50,7 +51,7 @@ def map_generators(changes: ChangedAttributes, torch: Any) -> None:
     changes.wrap(torch.Tensor, "random_", lambda original: _random_from(original, cpu))
 
 
-def _map_device_generator(changes: ChangedAttributes, torch: Any, generator: Any) -> None:
+def _map_device_generator(changes: ChangedAttributes, torch: ModuleType, generator: Any) -> None:
     def set_all(states: Iterable[Any]) -> None:
         generator.set_state(next(iter(states)))
 
@@ -71,7 +72,7 @@ def _map_device_generator(changes: ChangedAttributes, torch: Any, generator: Any
     changes.put(torch.cuda, "default_generators", DefaultGenerators(generator))
 
 
-def _map_cpu_generator(changes: ChangedAttributes, torch: Any, device_generator: Any, cpu: Any) -> None:
+def _map_cpu_generator(changes: ChangedAttributes, torch: ModuleType, device_generator: Any, cpu: Any) -> None:
     def manual_seed(seed: int) -> Any:
         device_generator.manual_seed(int(seed))  # torch.manual_seed seeds every device too
         return cpu.manual_seed(int(seed))
@@ -106,7 +107,7 @@ def _set_state(generator: Any, state: Any) -> None:
     generator.set_state(state)
 
 
-def _drawing_from(original: Callable[..., Any], cpu: Any) -> Callable[..., Any]:
+def _drawing_from(original: Function, cpu: Any) -> Function:
     """Draw from the CPU's generator, unless a cuda device or a generator is given."""
 
     def draw(*args: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,7 @@ def _drawing_from(original: Callable[..., Any], cpu: Any) -> Callable[..., Any]:
     return draw
 
 
-def _random_from(original: Callable[..., Any], cpu: Any) -> Callable[..., Any]:
+def _random_from(original: Function, cpu: Any) -> Function:
     def random_(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("generator") is None and self.device.type == "cpu":
             kwargs["generator"] = cpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
+from types import ModuleType
 from typing import Any
 
 from megatron_nanguard.cpurun.errors import UnmappedCuda
@@ -85,7 +86,7 @@ def lazy_init() -> None:
     )
 
 
-def map_queries(changes: ChangedAttributes, torch: Any) -> None:
+def map_queries(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Answer as one device per local rank; Megatron requires `is_available`, its timers and RNG code ask the rest."""
     answers: dict[str, object] = {
         "is_available": lambda: True,
@@ -112,7 +113,7 @@ def map_queries(changes: ChangedAttributes, torch: Any) -> None:
         changes.put(torch.cuda, name, answer)
 
 
-def map_memory(changes: ChangedAttributes, torch: Any) -> None:
+def map_memory(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Report no device memory in use; Megatron's `report_memory` and its training log ask for it."""
     answers: dict[str, object] = dict.fromkeys(MEMORY_NUMBERS, _zero) | dict.fromkeys(MEMORY_ACTIONS, _nothing)
     answers |= {

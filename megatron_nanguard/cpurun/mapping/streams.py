@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from types import ModuleType
 from typing import Any
 
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
@@ -110,7 +111,7 @@ def set_stream(stream: Stream | None) -> None:
         _current.stream = stream
 
 
-def map_streams(changes: ChangedAttributes, torch: Any) -> None:
+def map_streams(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Replace streams and events, which DDP overlap, MoE side streams, schedules and timers use."""
     _current.stream = _current.default = Stream()
     answers: dict[str, object] = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 from megatron_nanguard.cpurun.mapping.device_arguments import current, is_cuda
 
 
-def map_tensor_methods(changes: ChangedAttributes, torch: Any) -> None:
+def map_tensor_methods(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Wrap the moves, and the questions that Megatron asks to tell device tensors from host tensors."""
     tensor = torch.Tensor
     changes.wrap(tensor, "to", lambda original: _moving(original, torch))
@@ -34,12 +34,12 @@ def _to_device(tensor: Any) -> Any:
     return tensor if _is_on_cpu(tensor) else tensor.to("cpu")
 
 
-def _to_host(tensor: Any, original: Callable[..., Any]) -> Any:
+def _to_host(tensor: Any, original: Function) -> Any:
     """Copy, as a move from device to host does: an alias would change with the next step."""
     return tensor.clone() if _is_on_cpu(tensor) else original(tensor)
 
 
-def _moving(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+def _moving(original: Function, torch: ModuleType) -> Function:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         target = kwargs.get("device", args[0] if args else None)
         if is_cuda(target):
@@ -54,11 +54,11 @@ def _moving(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
     return to
 
 
-def _is_host(target: Any, torch: Any) -> bool:
+def _is_host(target: Any, torch: ModuleType) -> bool:
     return isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu"
 
 
-def _typed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _typed(original: Function) -> Function:
     """Report `torch.cuda.FloatTensor` and the like: Megatron's optimizers accept parameters by that string."""
 
     def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from types import ModuleType
 from typing import Any
 
 from megatron_nanguard.cpurun.errors import UnmappedCuda
@@ -31,7 +32,7 @@ KEPT = frozenset(
 SUBMODULES = ("random", "memory")
 
 
-def refuse_the_rest(changes: ChangedAttributes, torch: Any) -> None:
+def refuse_the_rest(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Replace every public callable that has not been changed by one that raises `UnmappedCuda`."""
     for name in dir(torch.cuda):
         value = getattr(torch.cuda, name)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 
 _said: list[str] = []
 
 
-def teach_context_parallel(changes: ChangedAttributes, dot_product_attention: Any) -> None:
+def teach_context_parallel(changes: ChangedAttributes, dot_product_attention: ModuleType) -> None:
     """Let DotProductAttention be built and called with CP > 1.
 
     The two methods are wrapped, not the layer spec: specs copy the class under several names.
@@ -78,7 +78,7 @@ def _all_parts(part: Tensor, group: Any) -> Tensor:
     return whole
 
 
-def _building(original: Callable[..., Any]) -> Callable[..., Any]:
+def _building(original: Function) -> Function:
     def init(
         self: Any, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, *args: Any, **kwargs: Any
     ) -> None:
@@ -100,7 +100,7 @@ def _building(original: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-def _attending(original: Callable[..., Any]) -> Callable[..., Any]:
+def _attending(original: Function) -> Function:
     def forward(
         self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:

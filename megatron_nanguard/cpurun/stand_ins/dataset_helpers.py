@@ -13,14 +13,14 @@ import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
 MODULE = "megatron.core.datasets.helpers_cpp"
 
 
-def use_compiled_helpers(changes: ChangedAttributes, datasets_utils: Any) -> None:
+def use_compiled_helpers(changes: ChangedAttributes, datasets_utils: ModuleType) -> None:
     """Skip `make` where a compiled module is found; elsewhere Megatron compiles as usual.
 
     Source: megatron/core/datasets/utils.py, compile_helpers

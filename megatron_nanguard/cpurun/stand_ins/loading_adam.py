@@ -7,15 +7,16 @@ each parameter gets its own step afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 
 
-def let_adam_be_loaded(changes: ChangedAttributes, distrib_optimizer: Any) -> None:
+def let_adam_be_loaded(changes: ChangedAttributes, distrib_optimizer: ModuleType) -> None:
     """Wrap saving and loading of the optimizer's state.
 
     Source: megatron/core/optimizer/distrib_optimizer.py, DistributedOptimizer
@@ -32,7 +33,7 @@ def _parameters(optimizer: torch.optim.Adam) -> Iterator[tuple[dict[str, Any], t
             yield group, parameter
 
 
-def _with_filled_state(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_filled_state(original: Function) -> Function:
     def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         adam = self.optimizer
         if isinstance(adam, torch.optim.Adam) and not adam.state:
@@ -47,7 +48,7 @@ def _with_filled_state(original: Callable[..., Any]) -> Callable[..., Any]:
     return state_dict
 
 
-def _with_own_step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_own_step(original: Function) -> Function:
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if isinstance(self.optimizer, torch.optim.Adam):

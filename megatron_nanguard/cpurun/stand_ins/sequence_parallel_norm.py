@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 
 
-def allow_sequence_parallel(changes: ChangedAttributes, torch_norm: Any) -> None:
+def allow_sequence_parallel(changes: ChangedAttributes, torch_norm: ModuleType) -> None:
     """Build the norm as without sequence parallelism, and mark its parameters.
 
     The norm computes the same; the mark makes `finalize_model_grads` sum the gradients over the TP group.
@@ -20,7 +20,7 @@ def allow_sequence_parallel(changes: ChangedAttributes, torch_norm: Any) -> None
         changes.wrap(torch_norm.WrappedTorchNorm, "__new__", _building)
 
 
-def _building(original: Callable[..., Any]) -> Callable[..., Any]:
+def _building(original: Function) -> Function:
     def new(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
         if not config.sequence_parallel:
             return original(cls, config, *args, **kwargs)

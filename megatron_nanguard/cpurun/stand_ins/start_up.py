@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
 
 
-def fork_the_checkpoint_queue(changes: ChangedAttributes, filesystem_async: Any) -> None:
+def fork_the_checkpoint_queue(changes: ChangedAttributes, filesystem_async: ModuleType) -> None:
     """Fork the process that owns the checkpoint writer's queue.
 
     With "spawn" it imports the script and Megatron once more for every rank: over a minute at the first save.
@@ -23,7 +23,7 @@ def fork_the_checkpoint_queue(changes: ChangedAttributes, filesystem_async: Any)
         )
 
 
-def keep_help_texts(changes: ChangedAttributes, argument_utils: Any) -> None:
+def keep_help_texts(changes: ChangedAttributes, argument_utils: ModuleType) -> None:
     """Parse the help texts of Megatron's arguments once, not twice in every rank.
 
     Source: megatron/training/argument_utils.py, ArgumentGroupFactory
@@ -34,7 +34,7 @@ def keep_help_texts(changes: ChangedAttributes, argument_utils: Any) -> None:
         _read_all_help_texts()
 
 
-def _cached(original: Callable[..., Any]) -> Callable[..., Any]:
+def _cached(original: Function) -> Function:
     known: dict[Any, dict[str, str]] = {}
 
     def field_docstrings(self: Any, config_class: Any) -> dict[str, str]:
