@@ -1,4 +1,4 @@
-"""What holds for every test: the long grid runs on demand, and real Megatron on several ranks gets more time."""
+"""For all tests: the long grid runs on demand, and tests on several ranks get more time."""
 
 from __future__ import annotations
 

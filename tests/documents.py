@@ -1,4 +1,4 @@
-"""The pages of documentation, and the commands that stand in them."""
+"""The pages of documentation, and the commands in them."""
 
 from __future__ import annotations
 

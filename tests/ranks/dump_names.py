@@ -1,6 +1,6 @@
-"""Script of `test_names.py`: build the model, reduce known gradients once, write what each rank is told; no training.
+"""Script of `test_names.py`: build the model, reduce known gradients once, write the names on each rank; no training.
 
-Before the reduction every gradient element of rank r is r + 1, so a value tells whose gradients went into it.
+Before the reduction every gradient element of rank r is r + 1, so a value shows whose gradients were summed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dump_instead_of_training(_: Any, chunks: Sequence[Any], optimizer: Any, *arg
                 gradients.fill_(coordinates.rank + 1)
     finalize_model_grads(chunks)
     file_name, file = map_file(parameters, coordinates, sizes)
-    told = {
+    written = {
         "coordinates": dataclasses.asdict(coordinates),
         "sizes": dataclasses.asdict(sizes),
         "entries": [dataclasses.asdict(entry) for entry in parameters.entries],
@@ -44,12 +44,12 @@ def dump_instead_of_training(_: Any, chunks: Sequence[Any], optimizer: Any, *arg
         "host_shards": {parameters.entry(param).name: shard for param, shard in host_shards(optimizer)},
         "file": [file_name, file.same_as],
     }
-    Path(os.environ["DUMP_DIR"], f"rank{coordinates.rank}.json").write_text(json.dumps(told))
+    Path(os.environ["DUMP_DIR"], f"rank{coordinates.rank}.json").write_text(json.dumps(written))
     raise SystemExit(0)
 
 
 def values_by_name(parameters: ParameterMap, pieces: Sequence[Piece]) -> dict[str, list[float]]:
-    """The different values that stand in the elements of each parameter."""
+    """The different values of the elements of each parameter."""
     values: dict[str, set[float]] = defaultdict(set)
     for piece in pieces:
         for entry, start, end, _ in parameters.segments(piece):

@@ -45,7 +45,7 @@ def bad_device_and_link() -> None:
 
 
 def bad_sender() -> None:
-    """Whatever one rank sends arrives wrong, whoever receives it."""
+    """All data from one rank arrives wrong, at every receiver."""
     _after("irecv", lambda tensor, source, group: source == SENDER, _flip_a_byte)
 
 

@@ -42,12 +42,12 @@ def other_options() -> None:
 
 
 def unknown_release() -> None:
-    """Megatron says that it is a release which nobody has seen."""
+    """Megatron reports an unknown release."""
     megatron.core.package_info.__version__ = "0.25.0"
 
 
 def missing_target() -> None:
-    """A function that the guard cannot do without stands elsewhere; training finds it all the same."""
+    """A function that the guard needs has moved; training still finds it."""
     MegatronOptimizer.prepare_grads = FP32Optimizer.prepare_grads  # type: ignore[method-assign]
     del FP32Optimizer.prepare_grads
 
@@ -100,7 +100,7 @@ def raise_in_the_signal() -> None:
 
 
 def raise_in_the_exchange() -> None:
-    """An error that no shield stands around."""
+    """An error outside of every shield."""
     from megatron_nanguard.incident import stages
 
     stages.exchange = _raising

@@ -78,7 +78,7 @@ def test_a_nan_weight_is_found_in_the_shard_that_has_it(ranks: Server, saved: Pa
     ]
 
 
-def test_a_negative_second_moment_is_told_with_the_weight_it_spoiled(
+def test_a_negative_second_moment_is_reported_with_the_weight_it_spoiled(
     ranks: Server, saved: Path, tmp_path: Path
 ) -> None:
     run = resumed(ranks, saved, tmp_path, negative_moment)

@@ -1,6 +1,6 @@
-"""Faults where they come into a run, end to end: the verdict, and where it began, stated by hand.
+"""Faults where they enter a run, end to end: cause and origin, worked out by hand.
 
-Several faults share a run, one step each. The verdict "undecided" stands where nobody could know more.
+Several faults share a run, one step each. "undecided" is expected where the evidence allows no more.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ranks
 SEAM = {2: "norm_of_the_sum"}
 
 
-def test_a_norm_that_is_infinite_only_in_the_sum_over_the_ranks_is_told_by_the_next_step(
+def test_a_norm_that_is_infinite_only_in_the_sum_over_the_ranks_is_reported_by_the_next_step(
     ranks: Server, tmp_path: Path
 ) -> None:
     finished = train(ranks, TWO, tmp_path, SEAM, "--train-iters", "4")

@@ -38,7 +38,7 @@ def specification(cases: Sequence[Case]) -> str:
 
 
 def check_run(run: RunFiles, cases: Sequence[Case], layout: Layout) -> None:
-    """The files beside the incidents; the drill stands in its own and nowhere else."""
+    """The files beside the incidents; the drill is named in its own files and nowhere else."""
     planted = [case for case in cases if case.incident]
     assert read(run.path / "fingerprint.json", "fingerprint")["world_size"] == layout.nproc
     maps = {f"param_map_{place(layout, rank)}.json" for rank in range(layout.nproc)}
@@ -111,7 +111,7 @@ def test_one_norm_per_bucket_finds_the_same_ranks_and_names_what_can_still_be_co
 
 
 def unnamed(case: Case) -> Case:
-    """The same fault, when nobody can say whose gradient it was before the reduction."""
+    """The same fault, when it is unknown whose gradient it was before the reduction."""
     assert case.incident is not None
     return replace(case, incident=replace(case.incident, local=set()))
 

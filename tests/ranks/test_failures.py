@@ -1,6 +1,6 @@
-"""What goes wrong with the guard itself or with a rank never hurts training, and nothing waits for ever.
+"""Faults of the guard itself or of a rank: training goes on, and no rank waits longer than the deadline.
 
-`misbehave.py` trains on four ranks, rank = tp + 2 * dp, of which rank 3 misbehaves unless said otherwise.
+`misbehave.py` trains on four ranks, rank = tp + 2 * dp, of which rank 3 misbehaves by default.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(
     return ranks.run(4, SCRIPT, args, env={"MISBEHAVIOUR": misbehaviour, **(env or {})}, cwd=folder, linger=linger)
 
 
-def told(finished: Finished) -> list[tuple[int, str]]:
+def log_lines(finished: Finished) -> list[tuple[int, str]]:
     """(rank, line) of what the guard logged."""
     return [
         (rank, line.removeprefix("[nanguard] "))
@@ -92,16 +92,18 @@ def test_one_rank_that_differs_makes_all_run_unguarded_at_once(
     finished = run(ranks, tmp_path, misbehaviour)
 
     assert steps_of(finished) == stock
-    assert told(finished) == [(0, f"all ranks run unguarded: {reason}")]
+    assert log_lines(finished) == [(0, f"all ranks run unguarded: {reason}")]
     assert bucket_checks(finished) == 4 * [ON]
-    assert finished.seconds < 60, "nobody waits for the deadline of 120 s"
+    assert finished.seconds < 60, "no rank waits for the deadline of 120 s"
 
 
-def test_another_rank_speaks_where_the_first_one_is_odd(ranks: Server, tmp_path: Path, stock: list[Step]) -> None:
+def test_another_rank_reports_when_rank_0_is_the_one_that_differs(
+    ranks: Server, tmp_path: Path, stock: list[Step]
+) -> None:
     finished = run(ranks, tmp_path, "without_flag", env={"AT_FAULT": "0"})
 
     assert steps_of(finished) == stock
-    assert told(finished) == [(1, "all ranks run unguarded: rank 0 started without --nanguard")]
+    assert log_lines(finished) == [(1, "all ranks run unguarded: rank 0 started without --nanguard")]
 
 
 def test_a_rank_without_the_plugin_is_waited_for_until_the_deadline(
@@ -112,7 +114,7 @@ def test_a_rank_without_the_plugin_is_waited_for_until_the_deadline(
     finished = run(ranks, tmp_path, "without_plugin", env=env, flag=())
 
     assert steps_of(finished) == stock
-    assert told(finished) == [(0, "all ranks run unguarded: rank 3 did not answer")]
+    assert log_lines(finished) == [(0, "all ranks run unguarded: rank 3 did not answer")]
     assert bucket_checks(finished) == 4 * [ON]
     assert finished.seconds > DEADLINE_SECONDS
 
@@ -126,26 +128,24 @@ def test_strict_refuses_to_train_unguarded(ranks: Server, tmp_path: Path) -> Non
     assert " lm loss: " not in finished.out
 
 
-def test_a_target_that_is_missing_everywhere_is_said_once_with_its_consequence(
-    ranks: Server, tmp_path: Path, stock: list[Step]
-) -> None:
+def test_a_missing_target_is_logged_once_with_its_consequence(ranks: Server, tmp_path: Path, stock: list[Step]) -> None:
     finished = run(ranks, tmp_path, "missing_target", env=EVERYWHERE)
 
     assert steps_of(finished) == stock
-    (at,) = told(finished)
+    (at,) = log_lines(finished)
     assert at[0] == 0
     assert at[1].startswith("all ranks run unguarded: ")
     assert "optimizer:FP32Optimizer.prepare_grads is not in this Megatron" in at[1]
     assert bucket_checks(finished) == 4 * [ON]
 
 
-def test_an_unknown_release_is_said_once_and_guarded_as_far_as_it_looks_familiar(
+def test_an_unknown_release_is_logged_once_and_guarded_as_far_as_it_matches(
     ranks: Server, tmp_path: Path, stock: list[Step]
 ) -> None:
     finished = run(ranks, tmp_path, "unknown_release", env=EVERYWHERE)
 
     assert steps_of(finished) == stock
-    warnings = [(rank, line) for rank, line in told(finished) if "0.25.0" in line]
+    warnings = [(rank, line) for rank, line in log_lines(finished) if "0.25.0" in line]
     assert [(rank, line[:54]) for rank, line in warnings] == [
         (0, "Megatron core 0.25.0 is outside of 0.8 to 0.19, which ")
     ]
@@ -190,8 +190,8 @@ def test_a_fault_on_one_rank_switches_the_guard_off_on_all_together(
 
     assert steps_of(finished) == stock
     fault = f"a fault of nanguard's own in {where}; training goes on without it"
-    assert [rank for rank, line in told(finished) if line == fault] == [3]
-    assert [rank for rank, line in told(finished) if line == GAVE_UP] == [0]
+    assert [rank for rank, line in log_lines(finished) if line == fault] == [3]
+    assert [rank for rank, line in log_lines(finished) if line == GAVE_UP] == [0]
     assert [rank for rank in range(4) if "LookupError: planted by the test" in finished.lines(rank)] == [3]
     assert finished.out.count("LookupError: planted by the test") == 1
     assert bucket_checks(finished) == 4 * [ON]
@@ -237,7 +237,7 @@ def test_an_incident_during_a_fault_is_skipped_before_the_guard_goes_off(
     assert files_of(tmp_path).merged(bad_step)["ranks"]["bad_before"] == [0, 1]
     assert [step.number for step in steps_of(finished)] == applied, "a skipped step has no norm"
     assert all(math.isfinite(step.loss) and math.isfinite(step.grad_norm) for step in steps_of(finished))
-    assert [rank for rank, line in told(finished) if line == GAVE_UP] == [0]
+    assert [rank for rank, line in log_lines(finished) if line == GAVE_UP] == [0]
     assert bucket_checks(finished) == 4 * [ON]
 
 
@@ -282,7 +282,7 @@ def test_when_a_rank_hangs_in_the_exchange_the_others_leave_after_the_deadline(r
     # Besides the deadline: ten seconds of the launcher for ranks that leave on purpose, three from SIGTERM to SIGKILL.
     assert DEADLINE_SECONDS < finished.seconds < DEADLINE_SECONDS + 30
     late = "leaves an incident in stage 'exchange': the deadline has passed (--nanguard-deadline)"
-    assert [rank for rank, line in told(finished) if late in line]
+    assert [rank for rank, line in log_lines(finished) if late in line]
     assert [name[:9] for name in files_of(tmp_path).postmortems(2)] == [
         *("rank00000", "rank00001", "rank00002", "rank00003")
     ]
@@ -299,8 +299,8 @@ def test_a_directory_that_cannot_be_written_costs_one_line(ranks: Server, tmp_pa
     finished = run(ranks, tmp_path, "nothing", *DRILL, *directory, "--nanguard-on-nonfinite", policy)
 
     assert finished.codes == dict.fromkeys(range(4), 65 if policy == "abort" else 0)
-    assert len([line for _, line in told(finished) if line.startswith("cannot write ")]) == 1
-    reports = [(rank, line) for rank, line in told(finished) if line.startswith("non-finite gradient")]
+    assert len([line for _, line in log_lines(finished) if line.startswith("cannot write ")]) == 1
+    reports = [(rank, line) for rank, line in log_lines(finished) if line.startswith("non-finite gradient")]
     assert [rank for rank, _ in reports] == [0]
     assert "ranks 0, 1, that is data-parallel replica 0" in reports[0][1]
     assert "a fault of nanguard's own" not in finished.out

@@ -104,10 +104,10 @@ def test_an_overflow_is_checked_far_below_the_scale_and_training_goes_on_as_if_i
     watched = layout.plus("--nanguard", "--nanguard-dir", str(tmp_path))
 
     stock, _ = steps_of_each_rank(ranks, layout, tmp_path / "stock", None)
-    told, said = steps_of_each_rank(ranks, watched, tmp_path / "guarded", "megatron_nanguard:enable")
+    guarded, said = steps_of_each_rank(ranks, watched, tmp_path / "guarded", "megatron_nanguard:enable")
 
-    assert told == stock
-    for own in told:
+    assert guarded == stock
+    for own in guarded:
         assert tuple(step["scalers"][0]["scale"] for step in own) == SCALE_AFTER
         assert {number for number, step in enumerate(own, start=1) if step["norm"] is None} == set(LARGE_STEPS)
     run = RunFiles.only_one_of(tmp_path)
@@ -151,6 +151,6 @@ def test_a_rank_out_of_memory_in_the_check_takes_all_along_and_the_evidence_stay
     assert finished.codes == dict.fromkeys(range(4), 65), finished.out
     assert "the incident failed on rank 3 in stage 'check at a lower scale': planted by the test" in finished.out
     assert finished.seconds < 30
-    told = RunFiles.only_one_of(tmp_path / "nanguard").postmortems(2)
-    assert [own["phase"] for own in told.values()] == ["signal"] * 4
-    assert [own["flags"]["local"] for own in told.values()] == [True, True, False, False]
+    guarded = RunFiles.only_one_of(tmp_path / "nanguard").postmortems(2)
+    assert [own["phase"] for own in guarded.values()] == ["signal"] * 4
+    assert [own["flags"]["local"] for own in guarded.values()] == [True, True, False, False]

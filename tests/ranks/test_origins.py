@@ -1,4 +1,4 @@
-"""Faults in real operators, end to end: named on the right rank, each other rank told as infected or clean."""
+"""Faults in real operators, end to end: named on the right rank, each other rank reported as infected or clean."""
 
 from __future__ import annotations
 

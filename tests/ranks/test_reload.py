@@ -40,7 +40,7 @@ def reloaded(ranks: Server, layout: Layout, folder: Path, faults: str = "", *mor
     return ranks.run(layout.nproc, NANGUARD, ("reload", "nanguard", *more), env={"FAULTS": faults}, cwd=folder)
 
 
-def told(finished: Finished) -> dict[int, tuple[int, int]]:
+def compared(finished: Finished) -> dict[int, tuple[int, int]]:
     """(gradients that are the same, all gradients) by rank."""
     found = [tuple(map(int, match)) for match in LINE.findall(finished.out)]
     assert {step for _, step, _, _ in found} == {2}
@@ -61,7 +61,7 @@ def test_every_gradient_of_every_rank_is_the_same_in_a_fresh_job(ranks: Server, 
     finished = reloaded(ranks, layout, tmp_path, faults)
 
     assert finished.code == 0, finished.out
-    found, saved = told(finished), records(run)
+    found, saved = compared(finished), records(run)
     assert sorted(found) == list(range(layout.nproc))
     assert all(same == number for same, number in found.values())
     assert [len(record["gradients"]) for record in saved] == [number for _, (_, number) in sorted(found.items())]
@@ -80,7 +80,7 @@ def test_a_fault_that_does_not_come_back_differs_where_it_was_and_where_the_redu
     finished = reloaded(ranks, layout, tmp_path)
 
     assert finished.code == 1, finished.out
-    assert told(finished) == {0: (51, 52), 1: (51, 52)}
+    assert compared(finished) == {0: (51, 52), 1: (51, 52)}
     assert set(re.findall(r"\[(rank\d)\]   differs  (.*)", finished.out)) == {
         ("rank0", f"{FC1}, already before the reduction"),
         ("rank1", FC1),
@@ -96,7 +96,7 @@ def test_another_argument_is_named_and_its_gradients_differ(ranks: Server, tmp_p
 
     assert finished.code == 1, finished.out
     assert re.findall(r"\] argument (.*)", finished.out) == ["hidden_dropout is 0.1 here, it was 0.0"]
-    assert told(finished)[0][0] < 52
+    assert compared(finished)[0][0] < 52
 
 
 def test_a_job_of_another_layout_is_refused_in_one_line(ranks: Server, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`nanguard screen` on 8 CPU ranks: who was planted is named, nobody else, and a healthy job is left alone."""
+"""`nanguard screen` on 8 CPU ranks: the planted fault is named, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(screening: Screening) -> list[tuple[str, tuple[int, ...]]]:
     return [(outlier.kind, outlier.ranks) for outlier in screening.outliers]
 
 
-def test_a_healthy_job_names_nobody_and_everything_was_tried(ranks: Server, tmp_path: Path) -> None:
+def test_a_healthy_job_has_no_outlier_and_everything_was_tried(ranks: Server, tmp_path: Path) -> None:
     finished, screening = screen(ranks, tmp_path, None)
 
     assert (finished.code, named(screening), screening.notes) == (0, [], ())
@@ -86,7 +86,7 @@ def test_torchrun_starts_it_on_ranks_that_no_power_of_two_divides(tmp_path: Path
     assert {(each.source, each.target) for each in screening.ranks[0].transfers} == {(0, 1), (1, 0), (0, 2), (2, 0)}
 
 
-def test_a_bad_device_and_a_bad_link_are_both_named_and_nobody_else(ranks: Server, tmp_path: Path) -> None:
+def test_a_bad_device_and_a_bad_link_are_named_and_nothing_else(ranks: Server, tmp_path: Path) -> None:
     finished, screening = screen(ranks, tmp_path, "bad_device_and_link")
 
     assert (finished.code, named(screening)) == (1, [("device", (5,)), ("link", (4, 6))])

@@ -1,4 +1,4 @@
-"""Real faults in real operators, traced on every rank: what each rank tells, and that it fits together by hand.
+"""Real faults in real operators, traced on every rank and compared with traces worked out by hand.
 
 rank = tp + TP * (cp + CP * (dp + DP * pp)). Layout A: ranks 0 to 3 hold layers 0 and 1, ranks 4 to 7 layers 2 and 3;
 ranks 4 and 5 share a layer, and 0 and 4 a pipeline.

@@ -79,7 +79,7 @@ def test_a_world_that_is_built_again_is_met_again(ranks: Server, tmp_path: Path)
 
 
 @pytest.mark.parametrize("in_rank", [None, "megatron_nanguard:enable"], ids=["factory held before", "factory patched"])
-def test_two_optimizers_are_told_apart(ranks: Server, tmp_path: Path, in_rank: str | None) -> None:
+def test_two_optimizers_are_kept_apart(ranks: Server, tmp_path: Path, in_rank: str | None) -> None:
     finished = run(ranks, 2, tmp_path, "two_optimizers", in_rank=in_rank)
 
     assert finished.codes == {0: 65, 1: 65}

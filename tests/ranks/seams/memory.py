@@ -1,4 +1,4 @@
-"""Memory that nobody wrote, that was written too late, or that still holds what it held before.
+"""Memory that was never written, was written too late, or still holds old values.
 
 half_written   a kernel writes the rows it has tokens for; the others are masked, too late
 idle_expert    a grouped kernel leaves the gradient of an expert without tokens as it found it

@@ -1,6 +1,6 @@
 """Which fault belongs to the step that runs, and how a bad value comes into memory.
 
-SEAMS is "step=name;step=name"; the names are told in the files beside this one. With TWIN set every fault does what it
+SEAMS is "step=name;step=name"; the files beside this one list the names. With TWIN set every fault does what it
 does with a value that is harmless.
 """
 
