@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from megatron_nanguard.records.fingerprint import HostChange
 
@@ -84,9 +84,9 @@ def mend_help_texts(parser: ArgumentParser) -> None:
 
 @dataclass
 class _Switched:
-    holder: Any
+    holder: object
     name: str
-    before: Any
+    before: object
 
 
 class HostChecks:
@@ -119,7 +119,7 @@ class HostChecks:
             for name in names
         )
 
-    def _set(self, holder: Any, name: str) -> None:
+    def _set(self, holder: object, name: str) -> None:
         if getattr(holder, name, False):
             self._switched.append(_Switched(holder, name, getattr(holder, name)))
             setattr(holder, name, False)

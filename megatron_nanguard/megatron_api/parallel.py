@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch.distributed import ProcessGroup
 
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 from megatron_nanguard.megatron_api.protocols import ModelChunk
@@ -65,19 +66,20 @@ def position(chunk: ModelChunk, axis: str) -> AxisPosition:
     return AxisPosition(0, 1)
 
 
-def _from_collection(chunk: ModelChunk, names: _AxisGroups) -> Any:
+def _from_collection(chunk: ModelChunk, names: _AxisGroups) -> ProcessGroup | list[ProcessGroup] | None:
     # A field that was not set raises on access, so only the instance dictionary is read.
     collection = chunk_attribute(chunk, "pg_collection")
     return None if collection is None else vars(collection).get(names.field)
 
 
-def _from_parallel_state(names: _AxisGroups) -> Any:
+def _from_parallel_state(names: _AxisGroups) -> ProcessGroup | list[ProcessGroup] | None:
     parallel_state = sys.modules.get("megatron.core.parallel_state")
     if parallel_state is None or not parallel_state.model_parallel_is_initialized():
         return None
     for getter in names.getters:
         if hasattr(parallel_state, getter):
-            return getattr(parallel_state, getter)()
+            group: ProcessGroup | list[ProcessGroup] = getattr(parallel_state, getter)()
+            return group
     return None
 
 

@@ -283,6 +283,9 @@ class LeafOptimizer(MegatronOptimizer, Protocol):
 class RngTracker(Protocol):
     """``CudaRNGStatesTracker``: named random states of the device, in megatron/core/tensor_parallel/random.py."""
 
+    _current_state_name: str
+    """Since 0.16 or a little earlier: the state that is in use."""
+
     def get_states(self) -> dict[str, Tensor | torch.Generator]:
         """The states by name; graph-safe ones are generators."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
 
-from torch import Tensor
+from torch import Generator, Tensor
+
+from megatron_nanguard.megatron_api.protocols import RngTracker
 
 
 def states() -> dict[str, Tensor]:
@@ -40,13 +41,13 @@ def put_back(kept: Mapping[str, Tensor], name: str | None) -> None:
         tracker._current_state_name = name
 
 
-def _set(present: Any, state: Tensor) -> Any:
+def _set(present: Tensor | Generator | None, state: Tensor) -> Tensor | Generator:
     if present is None or isinstance(present, Tensor):
         return state.clone()
     present.set_state(state)
     return present
 
 
-def _tracker() -> Any:
+def _tracker() -> RngTracker | None:
     module = sys.modules.get("megatron.core.tensor_parallel.random")
     return None if module is None else vars(module).get("_CUDA_RNG_STATE_TRACKER")

@@ -1,1 +1,1 @@
-"""From a buffer offset or an optimizer shard to the global name of a parameter."""
+"""Global names of parameters, and the parameter at a place in a gradient buffer or an optimizer shard."""
