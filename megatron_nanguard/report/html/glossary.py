@@ -8,7 +8,6 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.report.blocks import Block
 
-TITLE: Final = phrase("Words on this page")
 ABOUT: Final = phrase("This page is about one training step in which megatron_nanguard found NaN or Inf.")
 STOPPED: Final = phrase("Exit code 65 means that the guard stopped the job because of it.")
 WENT_ON: Final = phrase(
@@ -82,4 +81,4 @@ def about(incident: Incident) -> str:
 
 def glossary() -> Block:
     """The words of the page with their meanings, in the order in which a reader finds them."""
-    return Block(TITLE, rows=WORDS)
+    return Block(phrase("Words on this page"), rows=WORDS)

@@ -31,11 +31,6 @@ SCRIPTS: Final = ("data.js", "theme.js", "copy.js", "grid.js", "search.js", "cha
 """In the order they run; each uses the ones before it."""
 LAYER: Final = re.compile(r"^decoder\.layers\.(?=\d)")
 NAMED_RANKS: Final = 4
-BEGAN: Final = phrase("{who} {what}")
-NOT_FINITE: Final = phrase("{who} not finite")
-TITLE: Final = phrase("{what}, step {step}, {run}")
-
-
 SCRIPT_TEXTS: Final = {
     "state": phrase("state"),
     "file": phrase("file"),
@@ -84,7 +79,9 @@ def tab_title(incident: Incident) -> str:
 
     It names origin, step and the end of the run's name, so that the incidents of a day can be told apart.
     """
-    return TITLE.format(what=_what(incident), step=incident.step, run=incident.run_id.rpartition("-")[2])
+    return phrase(
+        "{what}, step {step}, {run}", what=_what(incident), step=incident.step, run=incident.run_id.rpartition("-")[2]
+    )
 
 
 def _environment(translator: Translator) -> Environment:
@@ -126,10 +123,10 @@ def _drawn(figure: Figure) -> dict[str, Any]:
 
 def _what(incident: Incident) -> str:
     if not incident.origin:
-        return NOT_FINITE.format(who=_who(incident.ranks.bad_before or incident.ranks.bad_after_only))
+        return phrase("{who} not finite", who=_who(incident.ranks.bad_before or incident.ranks.bad_after_only))
     first = incident.origin[0]
     module = LAYER.sub("L", first.module)
-    return BEGAN.format(who=_who(first.members), what=f"{first.operator} {module}".rstrip())
+    return phrase("{who} {what}", who=_who(first.members), what=f"{first.operator} {module}".rstrip())
 
 
 def _who(ranks: tuple[int, ...]) -> str:

@@ -18,7 +18,6 @@ from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import MORE, counted
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
-TITLE: Final = phrase("Hardware readings")
 COLUMNS: Final = (
     phrase("rank"),
     phrase("of"),
@@ -34,7 +33,6 @@ LOST: Final = phrase("The hardware under {ranks} reports an uncorrectable error 
 SILENT: Final = phrase(
     "No device that was read reports a new uncorrectable error; a device without one may still be faulty."
 )
-PEER: Final = phrase("healthy peer")
 
 
 def describe(opened: OpenedIncident) -> Block | None:
@@ -52,7 +50,7 @@ def describe(opened: OpenedIncident) -> Block | None:
     lost = [one.rank for one in health if one.has_lost_data]
     was_asked = any(one.readings for one in health)
     return Block(
-        TITLE,
+        phrase("Hardware readings"),
         text=(LOST.format(ranks=name_ranks(lost)),) if lost else (SILENT,) if was_asked else (),
         columns=COLUMNS if changes else (),
         rows=tuple(changes[:SHOWN_CHANGES]),
@@ -65,7 +63,8 @@ def _notes(incident: Incident) -> Iterator[str]:
     began = {rank for origin in incident.origin for rank in origin.members}
     shown = (*incident.health[: SHOWN_RANKS - 1], *incident.health[SHOWN_RANKS - 1 :][-1:])
     for one in shown:
-        role = PEER if is_healthy(one) and one.rank not in (began or incident.ranks.bad_before) else ""
+        is_peer = is_healthy(one) and one.rank not in (began or incident.ranks.bad_before)
+        role = phrase("healthy peer") if is_peer else ""
         where = joined(LISTED, (phrase("rank {rank}", rank=one.rank), role, one.host, one.device))
         if states := _states(one):
             yield phrase("{where}: {states}", where=where, states=states)

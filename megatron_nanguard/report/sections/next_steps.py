@@ -16,7 +16,6 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SCRIPT: Final = f"{BUNDLE_NAME}/repro.py"
 """How the steps of the diagnosis name the script that runs the suspect call."""
-REPRODUCE: Final = phrase("run the suspect call alone")
 SCREEN: Final = phrase("test devices and links without the model, on the hosts of the job")
 STOP_AND_SCREEN: Final = phrase("stop the job, then test devices and links without the model, on the hosts of the job")
 COLLECT: Final = phrase("copy the files of {ranks} into this directory, then run the report again")
@@ -76,7 +75,7 @@ def _steps(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
         else:
             yield step, ""
     if reproduce and not any(SCRIPT in step for step in proposed):
-        yield REPRODUCE, reproduce
+        yield phrase("run the suspect call alone"), reproduce
     if screen:
         yield STOP_AND_SCREEN if is_running(opened.incident) else SCREEN, screen
     if opened.incident.missing_ranks:

@@ -16,13 +16,11 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 SHOWN_ORIGINS: Final = 3
 PLAIN_NUMBER: Final = "number"
 """The dtype that a record gives to an argument that is a Python number."""
-NOT_RECORDED: Final = phrase("not recorded")
 CAME_IN: Final = phrase("came in")
 WENT_OUT: Final = phrase("went out")
 ARGUMENT: Final = (phrase("argument"), phrase("argument {name}"))
 OUTPUT: Final = (phrase("output"), phrase("output {name}"))
 """How a tensor without a name is called: alone, and as one of several."""
-ONE: Final = phrase("Origin")
 SEVERAL: Final = phrase("Origin: {number} that do not depend on each other, earliest first")
 CALLS: Final = (OriginKind.OPERATOR, OriginKind.SCALER, OriginKind.NEVER_WRITTEN)
 """Kinds of origins that are a call with inputs."""
@@ -35,7 +33,7 @@ def describe(opened: OpenedIncident) -> Block | None:
     found = opened.incident.origin
     if not found:
         return None
-    title = SEVERAL.format(number=len(found)) if len(found) > 1 else ONE
+    title = SEVERAL.format(number=len(found)) if len(found) > 1 else phrase("Origin")
     rows: list[tuple[str, str]] = []
     for place, origin in enumerate(found[:SHOWN_ORIGINS], start=1):
         rows += _who(opened, origin, place if len(found) > 1 else None)
@@ -102,7 +100,7 @@ def _tensors(origin: Origin) -> Iterator[tuple[str, str]]:
     for tensor in origin.inputs:
         yield CAME_IN, _tensor(tensor, ARGUMENT)
     if not origin.inputs and origin.kind in (*CALLS, OriginKind.COMMUNICATION):
-        yield CAME_IN, NOT_RECORDED
+        yield CAME_IN, phrase("not recorded")
     if origin.facts:
         yield WENT_OUT, _tensor(origin.facts, OUTPUT)
     elif origin.output and origin.kind is not OriginKind.COMMUNICATION:

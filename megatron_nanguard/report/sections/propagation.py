@@ -21,10 +21,8 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
 SHOWN_TRANSFERS: Final = 16
-TITLE: Final = phrase("How it spread")
 THROUGH: Final = phrase("How it spread: {ranks} became bad through communication alone")
 BESIDE: Final = phrase("{by} from {sources} made more gradients of {who} bad")
-ONWARDS: Final = phrase("{first} > {then}")
 PATH_START, PATH_END = 3, 2
 """Steps of a long path that are shown: the first after the origin, and the last, which end at a gradient."""
 
@@ -60,7 +58,7 @@ def describe(opened: OpenedIncident) -> Block | None:
     shown = transfers[:SHOWN_TRANSFERS]
     after, loose = build_trees(incident.origin, shown)
     trees = [_origin(place, origin, after) for place, origin in enumerate(incident.origin[:SHOWN_ORIGINS])]
-    title = TITLE
+    title = phrase("How it spread")
     if transfers:
         title = THROUGH.format(ranks=counted(len(incident.infected), "rank"))
     return Block(
@@ -140,7 +138,7 @@ def _origin(place: int, origin: Origin, after: dict[Parent, list[BadTransfer]]) 
 def _path(path: Sequence[str]) -> str:
     more = len(path) - PATH_START - PATH_END
     shown = [*path[:PATH_START], phrase("... {more} more", more=more), *path[-PATH_END:]] if more > 0 else path
-    return joined(ONWARDS, shown)
+    return joined(phrase("{first} > {then}"), shown)
 
 
 def _transfer(transfer: BadTransfer, after: dict[Parent, list[BadTransfer]]) -> Point:

@@ -32,9 +32,6 @@ SHOWN_ROWS: Final = 32
 LONGEST_LABEL: Final = 16
 """Longest list of indices in characters; a longer one is shown as a count."""
 
-INSIDE: Final = phrase("in a cell: tensor-parallel ranks")
-STAGES: Final = phrase("pipeline stages")
-REPLICAS: Final = phrase("replicas")
 CUT: Final = phrase("shown: {shown} of {all} kinds of {what}, those with the worst ranks")
 
 Cell = tuple[GridMark, ...]
@@ -98,7 +95,11 @@ def parallel_grid(rows: Sequence[RankRow], sizes: ParallelSizes) -> Grid | None:
         legend=tuple((TONES[state], words) for state, words in legend(rows).items()),
         caption=joined(
             ALONGSIDE,
-            (INSIDE if sizes.tp > 1 else "", _cut(lines, down, STAGES), _cut(columns, across, REPLICAS)),
+            (
+                phrase("in a cell: tensor-parallel ranks") if sizes.tp > 1 else "",
+                _cut(lines, down, phrase("pipeline stages")),
+                _cut(columns, across, phrase("replicas")),
+            ),
         ),
     )
 

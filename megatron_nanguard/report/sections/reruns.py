@@ -54,12 +54,7 @@ HEALED: Final = phrase(
 )
 ONLY_LOSSES: Final = phrase("No gradient of {ranks} was finite in the step, so only their losses were compared.")
 DIFFERENT: Final = phrase("The plain pass differs from the step, also in values that are finite in both.")
-NOT_EXACT: Final = phrase("The plain pass differs from the step.")
 SHOWN_CALLS: Final = 3
-REPEATED: Final = phrase("NaN or Inf in {bad} of {repeats} runs")
-PEER: Final = phrase("{outcome} on rank {rank} ({device}{alike})")
-ALIKE: Final = phrase(", the same model on the same host")
-NOT_FINITE: Final = phrase("NaN or Inf")
 FINITE: Final = phrase("finite")
 OUT_OF_RANGE: Final = phrase("{outcome}, beyond the range of the type it is stored in")
 
@@ -101,7 +96,9 @@ def _exactness(incident: Incident) -> str:
     bad = ranks.bad_before or ranks.bad_after_only
     if bad and replay.finite_exact and all(one.came_back == "no" for one in replay.passes if one.label == "plain"):
         return HEALED.format(ranks=name_ranks(bad))
-    return {True: FINITE_EXACT, False: DIFFERENT, None: NOT_EXACT}[replay.finite_exact]
+    if replay.finite_exact is None:
+        return phrase("The plain pass differs from the step.")
+    return FINITE_EXACT if replay.finite_exact else DIFFERENT
 
 
 def _only_losses(replay: ReplaySummary) -> str:
@@ -126,7 +123,10 @@ def _result(replay: ReplaySummary, kind: str) -> str:
 def _call_rows(call: Arbitration, origins: Sequence[Origin]) -> Iterator[tuple[str, str]]:
     yield phrase("call"), joined(LISTED, (name_call(call), call.module))
     if call.repeats:
-        yield phrase("same device"), REPEATED.format(bad=call.repeats_bad, repeats=call.repeats)
+        yield (
+            phrase("same device"),
+            phrase("NaN or Inf in {bad} of {repeats} runs", bad=call.repeats_bad, repeats=call.repeats),
+        )
     if call.peer != NOT_TRIED:
         yield phrase("another device"), _peer(call)
     by = call.reference if call.reference not in ("", "aten") else ""
@@ -144,12 +144,18 @@ def _peer(call: Arbitration) -> str:
     outcome = _outcome(call.peer)
     if call.peer_rank is None:
         return outcome
-    alike = ALIKE if call.peer_is_alike else ""
-    return PEER.format(outcome=outcome, rank=call.peer_rank, device=call.peer_device, alike=alike)
+    alike = phrase(", the same model on the same host") if call.peer_is_alike else ""
+    return phrase(
+        "{outcome} on rank {rank} ({device}{alike})",
+        outcome=outcome,
+        rank=call.peer_rank,
+        device=call.peer_device,
+        alike=alike,
+    )
 
 
 def _outcome(outcome: str) -> str:
-    return NOT_FINITE if outcome == BAD else FINITE if outcome == FINITE else outcome
+    return phrase("NaN or Inf") if outcome == BAD else FINITE if outcome == FINITE else outcome
 
 
 def _by(outcome: str, reference: str) -> str:

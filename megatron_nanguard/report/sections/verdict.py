@@ -44,19 +44,8 @@ SENTENCES: Final = {
         "Step {step}: the loss scale was too large, {who} overflowed to {what}: {operator}{module}, {when}{others}."
     ),
 }
-STOP: Final = phrase("Stop the job first, then:")
-UNKNOWN_ORIGIN: Final = phrase("Where it began is not known: {why}.")
-NOT_RUN: Final = phrase("the step was not run again")
 NOT_BACK: Final = phrase("the fault did not come back when the step was run again")
 NOT_FOUND: Final = phrase("tracing back from the bad values found no origin")
-OUT_OF_RANGE: Final = phrase("values out of range")
-
-SOLE: Final = phrase("{cause}, no other cause fits.")
-FIRST: Final = phrase("{cause}, ahead of {second}.")
-BETWEEN: Final = phrase("undecided: {first} or {second}")
-ONLY: Final = phrase("undecided: {first}, no other cause fits")
-NOTHING: Final = phrase("undecided: no evidence for any cause")
-
 STOPPED: Final = phrase("stopped on every rank with exit code {code}, before any weight changed")
 STOPPED_LATE: Final = phrase("stopped on every rank with exit code {code}, after the step had been applied")
 JOB_STATES: Final = {
@@ -64,27 +53,25 @@ JOB_STATES: Final = {
     "continue": phrase("goes on: this step was applied anyway, weights may hold NaN or Inf now"),
 }
 NOT_KNOWN: Final = phrase("not known: every rank ended before it could write what was done")
-REPLACED: Final = phrase("{state} ({words})")
 RESUME: Final = phrase("{state}; start again from the last checkpoint before step {step}{place}")
-PLACE: Final = phrase(", in {directory}")
 NO_CHECKPOINT: Final = phrase("{state}; no --save was given, so there is no checkpoint to start again from")
 
 
 def describe(opened: OpenedIncident) -> Block:
     """Name the origin, or what is known instead of it; then the likeliest cause, the job, and what to do now."""
     incident = opened.incident
-    if incident.origin:
-        sentence, unknown = _origin(opened), ""
-    else:
-        sentence, unknown = incident.summary, UNKNOWN_ORIGIN.format(why=_why_unknown(incident.replay))
+    notes: list[str] = []
+    if not incident.origin:
+        notes.append(phrase("Where it began is not known: {why}.", why=_why_unknown(incident.replay)))
     reproduce, screen = useful_reproduction(opened), screening(opened)
+    if screen and not reproduce and is_running(incident):
+        notes.append(phrase("Stop the job first, then:"))
     command = reproduce or screen
-    stop = STOP if command and command == screen and is_running(incident) else ""
     return Block(
         phrase("Verdict"),
-        text=(sentence,),
+        text=(_origin(opened) if incident.origin else incident.summary,),
         rows=tuple(_conclusions(opened)),
-        notes=tuple(filter(None, (unknown, stop))),
+        notes=tuple(notes),
         commands=(command,) if command else (),
         tone=Tone.WORST,
     )
@@ -92,7 +79,7 @@ def describe(opened: OpenedIncident) -> Block:
 
 def _why_unknown(replay: ReplaySummary) -> str:
     if not replay.done:
-        return replay.why_not or NOT_RUN
+        return replay.why_not or phrase("the step was not run again")
     came_back = any(one.came_back != "no" for one in replay.passes)
     return NOT_FOUND if came_back else NOT_BACK
 
@@ -103,7 +90,7 @@ def _origin(opened: OpenedIncident) -> str:
     return sentence.format(
         step=opened.incident.step,
         who=_who(opened, first),
-        what=OUT_OF_RANGE if first.pattern == "finite" else pattern_words(first.pattern),
+        what=phrase("values out of range") if first.pattern == "finite" else pattern_words(first.pattern),
         operator=first.operator,
         output=first.output,
         module=phrase(" in {module}", module=first.module) if first.module else "",
@@ -135,14 +122,14 @@ def _cause(incident: Incident) -> str:
     """Name the likeliest cause with its meaning and the second one; name two candidates where it is undecided."""
     first, *others = incident.causes
     if first.cause != Cause.UNDECIDED:
-        form = FIRST if others else SOLE
-        second = judged(others[0]) if others else ""
-        return joined(
-            FOLLOWED, (form.format(cause=judged(first), second=second), meaning(first.cause, incident.origin))
-        )
-    form = BETWEEN if len(others) > 1 else ONLY if others else NOTHING
-    words = [*map(judged, others[:2]), "", ""]
-    return form.format(first=words[0], second=words[1])
+        form = phrase("{cause}, ahead of {second}.") if others else phrase("{cause}, no other cause fits.")
+        words = form.format(cause=judged(first), second=judged(others[0]) if others else "")
+        return joined(FOLLOWED, (words, meaning(first.cause, incident.origin)))
+    if not others:
+        return phrase("undecided: no evidence for any cause")
+    if len(others) == 1:
+        return phrase("undecided: {first}, no other cause fits", first=judged(others[0]))
+    return phrase("undecided: {first} or {second}", first=judged(others[0]), second=judged(others[1]))
 
 
 def job_words(opened: OpenedIncident) -> str:
@@ -155,7 +142,7 @@ def job_words(opened: OpenedIncident) -> str:
     directory = opened.fingerprint.arguments.get("save", "None")
     if directory == "None":
         return NO_CHECKPOINT.format(state=state)
-    return RESUME.format(state=state, step=opened.incident.step, place=PLACE.format(directory=directory))
+    return RESUME.format(state=state, step=opened.incident.step, place=phrase(", in {directory}", directory=directory))
 
 
 def _job_state(opened: OpenedIncident) -> str:
@@ -166,4 +153,4 @@ def _job_state(opened: OpenedIncident) -> str:
     else:
         state = JOB_STATES.get(policy.action, NOT_KNOWN)
     is_replaced = policy.action not in (policy.name, "unknown") and policy.words
-    return REPLACED.format(state=state, words=policy.words.rstrip(".")) if is_replaced else state
+    return phrase("{state} ({words})", state=state, words=policy.words.rstrip(".")) if is_replaced else state

@@ -20,8 +20,6 @@ LINES_PIXELS: Final = 42
 PITCH_PIXELS: Final = 7
 POINT_PIXELS: Final = 8
 """Distance between the point of an arrow and the middle of its node."""
-FIRST_NAME: Final = phrase("made the ranks bad")
-LATER_NAME: Final = phrase("reached ranks that were bad already")
 
 
 class Position(NamedTuple):
@@ -58,9 +56,11 @@ def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int
     later = [edge for edge in edges if not edge.is_first]
     around = [_line(positions, edge, right + PITCH_PIXELS * place) for place, edge in enumerate(later)]
     if first:
-        yield _trace(first, FIRST_NAME, {"color": "edge", "width": 1.5})
+        yield _trace(first, phrase("made the ranks bad"), {"color": "edge", "width": 1.5})
     if around:
-        yield _trace(around, LATER_NAME, {"color": "edge", "width": 1.2, "dash": "dash"})
+        yield _trace(
+            around, phrase("reached ranks that were bad already"), {"color": "edge", "width": 1.2, "dash": "dash"}
+        )
 
 
 def _downward(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:

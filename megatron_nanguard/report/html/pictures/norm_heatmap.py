@@ -15,12 +15,10 @@ from megatron_nanguard.report.html.pictures.figure import Figure, shorten
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
 from megatron_nanguard.report.sections.norms_by_layer import scaled_words
 
-CLICK = phrase("Click a cell to see its rank.")
 READING = phrase(
     "Norms of the local gradients before the reduction, on a log scale. A row is {what}, a column is a "
     "layer in forward order: {finding}."
 )
-NOT_SHOWN = phrase("Not shown: {rows}, {bad} of them not finite.")
 WORDED_LAYERS = 24
 """Largest number of layers whose cells have room for a word."""
 
@@ -45,7 +43,10 @@ def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | 
     return Figure(
         name="norms",
         title=phrase("Gradient norms by layer and rank"),
-        caption=joined(FOLLOWED, (*_caption(matrix), *map(as_sentence, scaled_words(loss_scale)), CLICK)),
+        caption=joined(
+            FOLLOWED,
+            (*_caption(matrix), *map(as_sentence, scaled_words(loss_scale)), phrase("Click a cell to see its rank.")),
+        ),
         traces=(_finite(matrix), _special(matrix, is_worded=len(matrix.layers) <= WORDED_LAYERS)),
         layout=_layout(matrix),
         width=150 + (44 if len(matrix.layers) <= WORDED_LAYERS else 22) * len(matrix.layers),
@@ -60,7 +61,11 @@ def _caption(matrix: NormMatrix) -> Iterator[str]:
         what = phrase("a replica, with the worst of its ranks in each cell")
     yield READING.format(what=what, finding=finding)
     if matrix.left_out:
-        yield NOT_SHOWN.format(rows=counted(matrix.left_out, "row"), bad=matrix.bad_left_out)
+        yield phrase(
+            "Not shown: {rows}, {bad} of them not finite.",
+            rows=counted(matrix.left_out, "row"),
+            bad=matrix.bad_left_out,
+        )
 
 
 def _finite(matrix: NormMatrix) -> dict[str, Any]:

@@ -32,7 +32,6 @@ SHOWN_STEPS: Final = 4
 
 NODE_MARKS: Final = {"origin": ("square", 16), "bad": ("circle", 14), "infected": ("circle", 14)}
 
-TITLE: Final = phrase("Propagation through ranks")
 ORIGIN: Final = phrase(
     "The square is the origin; beside it are the operators from there to a gradient on the same rank."
 )
@@ -46,12 +45,7 @@ LATER_EDGES: Final = phrase(
     "A dashed arrow around the right side goes to ranks that were bad already. It made more gradients bad "
     "there, as the sum for tied embeddings does."
 )
-FURTHER: Final = phrase("{transfers} of bad values left out.")
 BEGAN, BAD_ALREADY = phrase("it began"), phrase("bad before")
-LATER: Final = phrase("after {messages}")
-ALSO: Final = phrase("also {by}: {gradients}")
-ON_THE_RANK: Final = phrase("then {steps}")
-MORE_STEPS: Final = phrase("... {count} more")
 
 
 def propagation_figure(incident: Incident, translate: Translate = str) -> Figure | None:
@@ -70,10 +64,14 @@ def propagation_figure(incident: Incident, translate: Translate = str) -> Figure
     if any(node.steps for node in drawn.nodes):
         right = max(right, 2 * WORDS_PIXELS)
     later = room_for_later(drawn.edges)
-    more = FURTHER.format(transfers=counted(drawn.left_out, "further transfer")) if drawn.left_out else ""
+    more = (
+        phrase("{transfers} of bad values left out.", transfers=counted(drawn.left_out, "further transfer"))
+        if drawn.left_out
+        else ""
+    )
     return Figure(
         name="propagation",
-        title=TITLE,
+        title=phrase("Propagation through ranks"),
         caption=joined(FOLLOWED, (ORIGIN if incident.origin else NO_ORIGIN, EDGES, LATER_EDGES if later else "", more)),
         traces=(*arrows(drawn.edges, positions, right), *_marks(drawn.nodes, positions, translate)),
         layout=_layout(drawn, positions, words, right + later),
@@ -141,7 +139,7 @@ def _layout(
 def _columns(drawn: PropagationGraph, places: Sequence[int]) -> dict[str, Any]:
     """The axis, which names the columns."""
     first = BEGAN if any(node.state == "origin" for node in drawn.nodes) else BAD_ALREADY
-    later = [LATER.format(messages=counted(column, "message")) for column in range(1, len(places))]
+    later = [phrase("after {messages}", messages=counted(column, "message")) for column in range(1, len(places))]
     return {
         "tickvals": list(places),
         "ticktext": [first, *later],
@@ -169,7 +167,9 @@ def _node_words(drawn: PropagationGraph, translate: Translate) -> list[str]:
     ]
     for edge in drawn.edges:
         if not edge.is_first:
-            also = ALSO.format(by=edge.transfer.by, gradients=", ".join(map(brief, edge.transfer.gradients)))
+            also = phrase(
+                "also {by}: {gradients}", by=edge.transfer.by, gradients=", ".join(map(brief, edge.transfer.gradients))
+            )
             all_words[edge.target] += f"<br>{wrap(translate(also), WORDS_CHARACTERS)}"
     return all_words
 
@@ -185,9 +185,9 @@ def _origin_words(node: GraphNode, translate: Translate) -> str:
     if not node.steps:
         return words
     middle = len(node.steps) - SHOWN_STEPS
-    more = (MORE_STEPS.format(count=middle),) if middle > 0 else ()
+    more = (phrase("... {count} more", count=middle),) if middle > 0 else ()
     shown = (*node.steps[: SHOWN_STEPS - 1], *more, *node.steps[SHOWN_STEPS - 1 :][-1:])
-    then = ON_THE_RANK.format(steps=", ".join(brief(translate(step)) for step in shown))
+    then = phrase("then {steps}", steps=", ".join(brief(translate(step)) for step in shown))
     return f"{words}<br>{wrap(translate(then), ORIGIN_CHARACTERS)}"
 
 

@@ -23,8 +23,6 @@ from megatron_nanguard.report.sections.propagation import (
 )
 
 SHOWN_TRANSFERS: Final = 32
-UNKNOWN_ORIGIN: Final = phrase("bad before the reduction")
-
 State = Literal["origin", "bad", "infected"]
 
 
@@ -101,7 +99,7 @@ def propagation_graph(incident: Incident) -> PropagationGraph:
         nodes.append(_origin(origin))
         _add(nodes, after, after.get(place, []), incident)
     for sources in dict.fromkeys(transfer.sources for transfer in loose if transfer.sources):
-        nodes.append(GraphNode("bad", sources, UNKNOWN_ORIGIN))
+        nodes.append(GraphNode("bad", sources, phrase("bad before the reduction")))
         _add(nodes, after, [transfer for transfer in loose if transfer.sources == sources], incident)
     ordered = _in_order(nodes)
     return PropagationGraph(

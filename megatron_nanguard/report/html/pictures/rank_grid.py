@@ -23,8 +23,6 @@ SINGLE_RANKS = 1024
 SHOWN_ROWS = 48
 USE = phrase("Click a cell, or move with the arrow keys and press Enter.")
 FOLDED = phrase("A cell is a stage of the replicas named on its left, in the colour of its worst rank.")
-DOWNWARDS = phrase("data-parallel replicas downwards")
-ACROSS = phrase("pipeline stages across")
 BESIDE = {
     (True, True): phrase("context- and tensor-parallel ranks side by side"),
     (True, False): phrase("context-parallel ranks side by side"),
@@ -142,8 +140,8 @@ def _is_inside(row: RankRow, sizes: ParallelSizes) -> bool:
 
 def _how(sizes: ParallelSizes) -> str:
     ways = (
-        DOWNWARDS if sizes.dp > 1 else "",
-        ACROSS if sizes.pp > 1 else "",
+        phrase("data-parallel replicas downwards") if sizes.dp > 1 else "",
+        phrase("pipeline stages across") if sizes.pp > 1 else "",
         BESIDE[sizes.cp > 1, sizes.tp > 1],
     )
     words = joined(LISTED, ways)

@@ -30,13 +30,11 @@ MICROBATCH: Final = phrase("micro-batch {index}")
 BESIDE: Final = 0.4
 """Largest distance between two marks of one slot, in columns."""
 
-TITLE: Final = phrase("Timeline of the step")
 CAPTION: Final = phrase(
     "Phases from left to right, micro-batches from top to bottom, in their order and not to scale. A square is where "
     "the first bad value was made, a triangle where a rank used bad values that it was sent, in the colour of that "
     "rank, a cross a loss that was not finite."
 )
-BEGAN: Final = phrase("origin on {who}: {operator} in {module}")
 QUIET: Final = phrase("Micro-batches in which nothing bad is known are not drawn: {indices}.")
 
 Slot = tuple[int | None, str]
@@ -103,7 +101,7 @@ def timeline(incident: Incident, translate: Translate = str) -> Figure | None:
     phases = [phase for phase in PHASES if phase in seen or phase in ALWAYS_SHOWN]
     return Figure(
         name="timeline",
-        title=TITLE,
+        title=phrase("Timeline of the step"),
         caption=joined(FOLLOWED, (CAPTION, QUIET.format(indices=rank_list(quiet)) if quiet else "")),
         traces=tuple(_traces(marks, phases, rows, translate)),
         layout=_layout(phases, rows),
@@ -119,7 +117,9 @@ def _marks(incident: Incident) -> dict[Slot, list[TimelineMark]]:
         who = name_ranks(origin.members)
         words = phrase("origin on {who}", who=who)
         if origin.module:
-            words = BEGAN.format(who=who, operator=origin.operator, module=origin.module)
+            words = phrase(
+                "origin on {who}: {operator} in {module}", who=who, operator=origin.operator, module=origin.module
+            )
         marks[origin.microbatch, origin.phase].append(TimelineMark("origin", words, who))
     for losses in incident.losses:
         if losses.nonfinite_ranks:
