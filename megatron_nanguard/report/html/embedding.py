@@ -11,7 +11,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -56,7 +56,7 @@ def content_policy(scripts: Iterable[str]) -> str:
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
-def json_island(data: Any) -> str:
+def json_island(data: object) -> str:
     """Write data as JSON for a script element, with the characters escaped that could end the element."""
     return orjson.dumps(_printable(data)).decode().translate(INSIDE_SCRIPT)
 
@@ -75,7 +75,7 @@ def plotting_library() -> PackedScript:
     return PackedScript(base64.b64encode(zlib.compress(script.encode())).decode("ascii"), digest(script))
 
 
-def _printable(data: Any) -> Any:
+def _printable(data: object) -> object:
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, dict):

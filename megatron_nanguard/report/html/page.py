@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -97,7 +97,7 @@ def _environment(translator: Translator) -> Environment:
     return environment
 
 
-def _printable(value: Any, translator: Translator) -> Any:
+def _printable(value: object, translator: Translator) -> object:
     """Translate what a template prints, and spell out control characters; jinja escapes the result."""
     return printable(translator.translate(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -106,7 +106,7 @@ def _asset(name: str) -> str:
     return (HERE / "assets" / name).read_text(encoding="utf-8")
 
 
-def _ranks(opened: OpenedIncident) -> dict[str, Any]:
+def _ranks(opened: OpenedIncident) -> dict[str, object]:
     return {
         "places": rank_places(opened.rows),
         "facts": {str(rank): facts for rank, facts in rank_details(opened).items()},
@@ -116,7 +116,7 @@ def _ranks(opened: OpenedIncident) -> dict[str, Any]:
     }
 
 
-def _drawn(figure: Figure) -> dict[str, Any]:
+def _drawn(figure: Figure) -> dict[str, object]:
     """The data that the script needs to draw one chart."""
     return {"name": figure.name, "traces": figure.traces, "layout": figure.layout, "width": figure.width}
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.report.html.pictures.figure import PlotlyDict
 from megatron_nanguard.report.html.pictures.propagation_graph import GraphEdge
 
 STUB_PIXELS: Final = 14
@@ -43,7 +44,7 @@ def room_for_later(edges: Sequence[GraphEdge]) -> int:
     return PITCH_PIXELS * sum(not edge.is_first for edge in edges)
 
 
-def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int) -> Iterator[dict[str, Any]]:
+def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int) -> Iterator[PlotlyDict]:
     """Draw the arrows of each kind as one trace.
 
     Args:
@@ -80,7 +81,7 @@ def _line(positions: Sequence[Position], edge: GraphEdge, turn: int) -> tuple[li
     return [source.x, turn, turn, target.x], [source.y, source.y, target.y, target.y]
 
 
-def _trace(drawn: Sequence[tuple[list[int], list[int]]], name: Phrase, line: dict[str, Any]) -> dict[str, Any]:
+def _trace(drawn: Sequence[tuple[list[int], list[int]]], name: Phrase, line: PlotlyDict) -> PlotlyDict:
     return {
         "type": "scatter",
         "mode": "lines+markers",

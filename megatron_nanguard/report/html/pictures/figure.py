@@ -17,6 +17,9 @@ SHOWN_CHARACTERS: Final = 46
 PIECES: Final = re.compile(r"[^\s.]*[\s.]*")
 """Words, and the parts of dotted names, each with the blank or dot behind it."""
 
+PlotlyDict = dict[str, Any]
+"""A part of a chart in the form of plotly.js, such as a trace or an axis."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -34,8 +37,8 @@ class Figure:
     name: str
     title: str
     caption: str
-    traces: tuple[dict[str, Any], ...]
-    layout: dict[str, Any]
+    traces: tuple[PlotlyDict, ...]
+    layout: PlotlyDict
     width: int = 0
 
 

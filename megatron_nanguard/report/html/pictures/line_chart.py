@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, stacked, tick_name
-from megatron_nanguard.report.html.pictures.figure import escape
+from megatron_nanguard.report.html.pictures.figure import PlotlyDict, escape
 
 SHOWN_LINES: Final = 16
 """Number of lines that are drawn one by one; the others are drawn as a range."""
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
-TWO_PANELS: Final[dict[str, dict[str, Any]]] = {
+TWO_PANELS: Final[dict[str, PlotlyDict]] = {
     "yaxis": {"domain": [0, 0.8]},
     "yaxis2": {"domain": [0.86, 1], "tickvals": [0, 1], "ticktext": ["Inf", "NaN"], "range": [-0.6, 1.6]},
 }
-ONE_PANEL: Final[dict[str, dict[str, Any]]] = {"yaxis": {"domain": [0, 1]}}
+ONE_PANEL: Final[dict[str, PlotlyDict]] = {"yaxis": {"domain": [0, 1]}}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Series:
         return all(value is None or math.isfinite(value) for value in self.values)
 
 
-def traces(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
+def traces(series: Sequence[Series]) -> tuple[PlotlyDict, ...]:
     """Draw the lines; of many, only those that were bad or are not finite, and the range of the others.
 
     Args:
@@ -58,9 +58,7 @@ def traces(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
     return (*(_range(others) if others else ()), *lines)
 
 
-def layout(
-    series: Sequence[Series], ticks: Sequence[str], what: str, scale: Literal["log", "linear"]
-) -> dict[str, Any]:
+def layout(series: Sequence[Series], ticks: Sequence[str], what: str, scale: Literal["log", "linear"]) -> PlotlyDict:
     """Lay out the chart: two panels over one x axis, or a single panel where every value is finite.
 
     Args:
@@ -85,7 +83,7 @@ def layout(
     }
 
 
-def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> dict[str, Any]:
+def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> PlotlyDict:
     values = [value for one in series for value in one.values if value is not None and 0 < value < math.inf]
     if scale == "linear" or not values:
         return {}
@@ -93,7 +91,7 @@ def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> dict[st
     return {"tickvals": ticks, "ticktext": list(map(tick_name, ticks))}
 
 
-def _drawn(series: Series, place: int) -> list[dict[str, Any]]:
+def _drawn(series: Series, place: int) -> list[PlotlyDict]:
     # Red is only for values that are not finite.
     colour = f"line-{place % 4}" if series.is_finite else "bad"
     name = escape(series.name)
@@ -129,7 +127,7 @@ def _others(number: int, bad: int) -> str:
     return phrase("{number} others, all finite", number=number)
 
 
-def _range(series: Sequence[Series]) -> tuple[dict[str, Any], ...]:
+def _range(series: Sequence[Series]) -> tuple[PlotlyDict, ...]:
     """The traces of the range of the finite values, position by position."""
     columns = zip(*(one.values for one in series), strict=True)
     finite = [[value for value in column if value is not None and math.isfinite(value)] for column in columns]

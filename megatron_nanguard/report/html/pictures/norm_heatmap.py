@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import and_more, as_sentence, counted, number
 from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, short_names, stacked, tick_name
-from megatron_nanguard.report.html.pictures.figure import Figure, shorten
+from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, shorten
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
 from megatron_nanguard.report.sections.norms_by_layer import scaled_words
 
@@ -68,7 +67,7 @@ def _caption(matrix: NormMatrix) -> Iterator[str]:
         )
 
 
-def _finite(matrix: NormMatrix) -> dict[str, Any]:
+def _finite(matrix: NormMatrix) -> PlotlyDict:
     """The trace of the finite norms, by their logarithm."""
     values = [[_logarithm(cell) for cell in row.cells] for row in matrix.rows]
     return {
@@ -79,7 +78,7 @@ def _finite(matrix: NormMatrix) -> dict[str, Any]:
     }
 
 
-def _special(matrix: NormMatrix, *, is_worded: bool) -> dict[str, Any]:
+def _special(matrix: NormMatrix, *, is_worded: bool) -> PlotlyDict:
     """The trace of NaN, Inf and zero, in colours of their own."""
     words = [[_word(cell) for cell in row.cells] for row in matrix.rows]
     return {
@@ -95,7 +94,7 @@ def _special(matrix: NormMatrix, *, is_worded: bool) -> dict[str, Any]:
     }
 
 
-def _cells(matrix: NormMatrix) -> dict[str, Any]:
+def _cells(matrix: NormMatrix) -> PlotlyDict:
     """What both traces share."""
     return {
         "type": "heatmap",
@@ -109,7 +108,7 @@ def _cells(matrix: NormMatrix) -> dict[str, Any]:
     }
 
 
-def _layout(matrix: NormMatrix) -> dict[str, Any]:
+def _layout(matrix: NormMatrix) -> PlotlyDict:
     names = [shorten(name, 24) for name in short_names(matrix.layers)]
     step = max(1, len(names) // 40)
     return {
@@ -128,7 +127,7 @@ def _layout(matrix: NormMatrix) -> dict[str, Any]:
     }
 
 
-def _ticks(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+def _ticks(values: Sequence[Sequence[float | None]]) -> PlotlyDict:
     """The ticks of the colour bar."""
     known = [value for line in values for value in line if value is not None]
     if not known:
@@ -147,5 +146,5 @@ def _logarithm(cell: NormCell | None) -> float | None:
     return math.log10(cell.norm) if cell and math.isfinite(cell.norm) and cell.norm > 0 else None
 
 
-def _hover(cell: NormCell | None, layer: str) -> list[Any]:
+def _hover(cell: NormCell | None, layer: str) -> list[int | str]:
     return [cell.rank, shorten(layer), phrase("norm {norm}", norm=number(cell.norm))] if cell else []

@@ -6,14 +6,14 @@ Positions are in pixels of the picture: x to the right, y downwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import counted
 from megatron_nanguard.report.html.pictures.arrows import Position, arrows, room_for_later, words_shift
 from megatron_nanguard.report.html.pictures.axes import brief
-from megatron_nanguard.report.html.pictures.figure import Figure, shorten, wrap
+from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, shorten, wrap
 from megatron_nanguard.report.html.pictures.propagation_graph import GraphNode, PropagationGraph, propagation_graph
 from megatron_nanguard.report.lang import Translate
 
@@ -90,7 +90,7 @@ def _positions(drawn: PropagationGraph, all_words: Sequence[str]) -> Iterator[Po
         yield Position(node.column * pixels, y)
 
 
-def _marks(nodes: Sequence[GraphNode], positions: Sequence[Position], translate: Translate) -> Iterator[dict[str, Any]]:
+def _marks(nodes: Sequence[GraphNode], positions: Sequence[Position], translate: Translate) -> Iterator[PlotlyDict]:
     for state, (symbol, size) in NODE_MARKS.items():
         chosen = [(node, position) for node, position in zip(nodes, positions, strict=True) if node.state == state]
         if chosen:
@@ -107,9 +107,7 @@ def _marks(nodes: Sequence[GraphNode], positions: Sequence[Position], translate:
             }
 
 
-def _layout(
-    drawn: PropagationGraph, positions: Sequence[Position], all_words: Sequence[str], right: int
-) -> dict[str, Any]:
+def _layout(drawn: PropagationGraph, positions: Sequence[Position], all_words: Sequence[str], right: int) -> PlotlyDict:
     bottom = positions[-1].y + ROW_PIXELS // 2
     shifts = words_shift(drawn.edges, positions)
     return {
@@ -136,7 +134,7 @@ def _layout(
     }
 
 
-def _columns(drawn: PropagationGraph, places: Sequence[int]) -> dict[str, Any]:
+def _columns(drawn: PropagationGraph, places: Sequence[int]) -> PlotlyDict:
     """The axis, which names the columns."""
     first = BEGAN if any(node.state == "origin" for node in drawn.nodes) else BAD_ALREADY
     later = [phrase("after {messages}", messages=counted(column, "message")) for column in range(1, len(places))]
@@ -149,13 +147,13 @@ def _columns(drawn: PropagationGraph, places: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _annotation(words: str, position: Position, shift: int) -> dict[str, Any]:
+def _annotation(words: str, position: Position, shift: int) -> PlotlyDict:
     """The words of a node, right of it and above it."""
     place = {"xanchor": "left", "yanchor": "bottom", "align": "left", "xshift": shift, "yshift": 4}
     return {**_text(words, "ink"), **place, "x": position.x, "y": position.y}
 
 
-def _text(words: str, colour: str) -> dict[str, Any]:
+def _text(words: str, colour: str) -> PlotlyDict:
     font = {"color": colour, "size": 11}
     return {"text": words, "showarrow": False, "bgcolor": "raised", "borderpad": 1, "font": font}
 

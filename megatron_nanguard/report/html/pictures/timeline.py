@@ -9,14 +9,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks, rank_list
 from megatron_nanguard.records.trace import Phase, phase_words
 from megatron_nanguard.report.formatting import counted
-from megatron_nanguard.report.html.pictures.figure import Figure, escape, shorten
+from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, escape, shorten
 from megatron_nanguard.report.lang import Translate
 
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
@@ -146,7 +146,7 @@ def _arrivals(incident: Incident) -> dict[tuple[Slot, str], list[int]]:
 
 def _traces(
     marks: dict[Slot, list[TimelineMark]], phases: Sequence[str], rows: Sequence[str], translate: Translate
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[PlotlyDict]:
     for kind, style in MARK_STYLES.items():
         chosen = [
             (phases.index(slot[1]) + place * min(BESIDE, 0.8 / len(seen)), rows.index(_row_name(slot)), mark, place)
@@ -175,7 +175,7 @@ def _row_name(slot: Slot) -> str:
     return WHOLE_STEP if slot[0] is None else MICROBATCH.format(index=slot[0])
 
 
-def _layout(phases: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
+def _layout(phases: Sequence[str], rows: Sequence[str]) -> PlotlyDict:
     return {
         "height": 90 + 46 * len(rows),
         "xaxis": {
