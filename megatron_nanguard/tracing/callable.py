@@ -107,7 +107,7 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
         """Add what the callable returned to what the walk back starts from."""
         for path, tensor in tensors_in(tuple(result.values()) if isinstance(result, dict) else result):
             name = f"result {path[0]}" if path else "result"
-            self._untraced(self._sink, name, tensor)
+            self._with_modes_off(self._sink, name, tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
 
         Sync: one host read per dtype and device.
         """
-        self._untraced(self._add_leaves)
+        self._with_modes_off(self._add_leaves)
         super().finish()
 
     def _add_leaves(self) -> None:

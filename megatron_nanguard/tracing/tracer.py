@@ -46,7 +46,7 @@ from megatron_nanguard.tracing.walking.rank_trace import summarize
 _Result = TypeVar("_Result")
 
 EAGER = "compiled helpers ran eagerly under the tracer: this torch cannot leave them compiled, so bits may differ"
-UNNAMED_REGIONS = "outputs of autograd.Functions are not named: this torch has no hook on making nodes"
+UNNAMED_OUTPUTS = "outputs of autograd.Functions are not named: this torch has no hook on making nodes"
 MARKER = "marker fill"
 
 
@@ -91,7 +91,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._rank, self._microbatch = rank, microbatch
         self._by_chunk = _params_by_chunk(chunks, params)
         self._shield = Shield()
-        self._here = CurrentPlace(names, params, microbatch, self._node_made, self._shielded)
+        self._here = CurrentPlace(names, params, microbatch, self._node_created, self._shielded)
         external = ExternalTensors(chunks, names, params)
         heads = attention_heads(chunks)
         self._flags = NonfiniteFlags()
@@ -141,7 +141,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         step = Step(microbatch, chunk, in_backward)
         with self._here.at(step):
             if in_backward and microbatch is not None and microbatch == self._microbatch:
-                self._untraced(self._look_at_gradients, step, self._here.has_skipped)
+                self._with_modes_off(self._look_at_gradients, step, self._here.has_skipped)
             yield
 
     def after_backward(self, microbatch: int | None, chunk: int) -> None:
@@ -154,9 +154,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_chosen = microbatch is not None and microbatch == self._microbatch
         self._was_traced |= is_chosen
         if self._was_traced:
-            self._untraced(self._look_at_gradients, Step(microbatch, chunk, True), not is_chosen)
+            self._with_modes_off(self._look_at_gradients, Step(microbatch, chunk, True), not is_chosen)
         if is_chosen:
-            self._untraced(self._add_sinks, chunk)
+            self._with_modes_off(self._add_sinks, chunk)
 
     def add_loss(self, microbatch: int, loss: Tensor) -> None:
         """Add a loss to what the walk back starts from, if it belongs to the traced micro-batch.
@@ -164,7 +164,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Sync: none.
         """
         if microbatch == self._microbatch:
-            self._untraced(self._sink, f"loss of micro-batch {microbatch}", loss)
+            self._with_modes_off(self._sink, f"loss of micro-batch {microbatch}", loss)
 
     @property
     def is_in_microbatch(self) -> bool:
@@ -179,8 +179,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         for chunk in range(len(self._by_chunk)):
             for name, gradient in self._gradients(chunk):
-                self._untraced(self._sink, name, gradient)
-        self._untraced(self._recorder.finish)
+                self._with_modes_off(self._sink, name, gradient)
+        self._with_modes_off(self._recorder.finish)
 
     def summarize(self, coords: str) -> RankTrace:
         """Walk back from the bad gradients, losses and messages, and put the result into a record.
@@ -227,6 +227,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._sink(name, gradient)
 
     def _sink(self, name: str, tensor: Tensor) -> None:
+        """Note a gradient or loss that the walk back starts from if it is bad."""
         writers = self._recorder.reader.writers(tensor)
         self._sinks.append(SinkRead(name, self._flags.put(tensor), writers))
 
@@ -236,7 +237,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if gradient is not None:
                 yield name, gradient.data
 
-    def _node_made(self, node: Node) -> None:
+    def _node_created(self, node: Node) -> None:
         if self._here.is_traced and is_autograd_function(node):
             node.register_hook(self._function_returned)
 
@@ -244,7 +245,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Name the gradients that the backward of an autograd.Function has returned."""
         # Nodes can outlive the tracer, and their hooks with them.
         if self._is_entered:
-            self._untraced(self._name_outputs, torch._C._current_autograd_node(), gradients)
+            self._with_modes_off(self._name_outputs, torch._C._current_autograd_node(), gradients)
 
     def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(gradient_names(node), gradients, strict=True):
@@ -252,13 +253,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for writer in self._recorder.look_at_returned(gradient):
                     self._output_names.setdefault(writer, name)
 
-    def _untraced(self, look: Callable[..., None], *args: Any) -> None:
-        """Call a function outside of `__torch_dispatch__`; the operators it runs are not traced and need no grad."""
+    def _with_modes_off(self, look: Callable[..., None], *args: Any) -> None:
+        """Call a function outside of `__torch_dispatch__`, so that neither modes nor autograd see its operators."""
         if self._shield.fault is None:
             with _disable_current_modes(), torch.no_grad():
                 self._shielded(look, *args)
 
     def _shielded(self, look: Callable[..., _Result], *args: Any) -> _Result | None:
+        """Call a function of ours. Its first fault is kept for the record, and ends the tracing."""
         if self._shield.fault is None:
             with self._shield("the tracer"):
                 return look(*args)
@@ -268,7 +270,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         labels = (
             (MARKER, self._fills_with_marker),
             (EAGER, not hasattr(TorchDispatchMode, "ignore_compile_internals")),
-            (UNNAMED_REGIONS, not self._here.tags_nodes),
+            (UNNAMED_OUTPUTS, not self._here.tags_nodes),
         )
         return tuple(label for label, applies in labels if applies)
 

@@ -68,7 +68,7 @@ class PendingMessages:
 
 
 class TensorReader:
-    """Finds the writers of tensors. Every source of events reads its tensors through one reader."""
+    """Finds the writers of tensors that an event reads."""
 
     def __init__(self, log: EventLog, pending: PendingMessages, here: CurrentPlace, external: ExternalTensors) -> None:
         self._log, self._pending, self._here, self._external = log, pending, here, external
@@ -101,7 +101,7 @@ class TensorReader:
         return self.read(tensor).writers if can_be_bad(tensor) else ()
 
     def read_untraced(self, named: Iterable[NamedTensor]) -> None:
-        """A step that is not traced reads tensors: let go of the buffers of messages that it waited for."""
+        """Note what a step reads that is not traced, so that the buffers of arrived messages are not kept alive."""
         if self._pending:
             for _, _, tensor in named:
                 self._pending.arrive(self._log.lineage.read(tensor)[0])
@@ -111,7 +111,10 @@ class TensorReader:
         return len(self._pending) > 0 and any(writer in self._pending for writer in self._log.lineage.read(tensor)[0])
 
     def is_number(self, tensor: Tensor) -> bool:
-        """Whether torch made the tensor of a plain number, such as the one in `x[0] = nan`: part of the operator."""
+        """Whether torch made the tensor from a plain number, such as the one in `x[0] = nan`.
+
+        Such a tensor counts as an argument of the operator, not as a tensor from before the trace.
+        """
         return (
             tensor.dim() == 0
             and tensor.device.type == "cpu"
@@ -122,7 +125,10 @@ class TensorReader:
         )
 
     def _filled(self, tensor: Tensor, writers: Sequence[Writer]) -> Writer:
-        """Memory from an `empty` is read, and no event has written all of it: an unseen write, or none at all."""
+        """Add an event for memory from an `empty` that is read, although no event has written all of it.
+
+        Either something wrote it unseen, such as a fused kernel, or nothing did.
+        """
         empty = self._log.events[writers[-1].event]
         seen = TracedOutput.of(tensor, None)
         reads = [TracedRead("written by an operator", None, tuple(writers[:-1]), seen)] if len(writers) > 1 else []
@@ -130,9 +136,10 @@ class TensorReader:
         return self._log.wrote(self._log.add(event), tensor, self._log.flags.put(tensor))
 
     def _from_before_trace(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
-        """A tensor from before the trace is read: a parameter, data, or the rest of a tensor that is known in part.
+        """Add an event for a tensor from before the trace, such as a parameter or data.
 
-        Only the unknown part is looked at: the padding of a bucket is no fault of what wrote the rest.
+        If events have written some of the tensor, only the largest part that none has written is looked at. Otherwise
+        their bad values would count as values from before the trace.
         """
         part = _largest(tensor, unknown) if is_part else tensor
         owned = self._external.owner(part)
@@ -147,7 +154,10 @@ class TensorReader:
         return self._log.wrote(self._log.add(event), part, self._log.flags.put(part))
 
     def _is_of_an_untraced_step(self, owned: ModelMemory | None) -> bool:
-        """Gradients add up over all steps, and between the steps the schedule hands on what the steps have made."""
+        """Whether an untraced step may have written the tensor.
+
+        All steps add to the gradients. Between steps the schedule passes on tensors that steps have made.
+        """
         return self._here.step.microbatch is None if owned is None else owned.is_gradient
 
     def _numel(self, writer: Writer) -> int:

@@ -47,7 +47,7 @@ class MessageRecords:
         """
         event = self._walk.events[number]
         assert event.sent is not None, "only messages are sent"
-        sent = self._walk.sent_places(number)
+        sent = self._walk.sent_points(number)
         return Message(
             event=number,
             operator=event.operator,
@@ -76,10 +76,10 @@ class MessageRecords:
             came_out=self._first_bad_output(number),
         )
 
-    def _union(self, places: Iterable[Writer]) -> Pattern:
+    def _union(self, points: Iterable[Writer]) -> Pattern:
         bits = 0
-        for place in places:
-            bits |= self._walk.value(place)
+        for point in points:
+            bits |= self._walk.value(point)
         return pattern(bits)
 
     def _largest_sent(self, event: TracedEvent) -> TensorFacts | None:

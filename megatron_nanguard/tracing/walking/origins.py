@@ -36,63 +36,63 @@ _KINDS: Final = {
 def group_origins(walk: Walk) -> list[list[Writer]]:
     """Group what is one origin: the outputs of one event, repeated calls of a line, a forward and its recompute."""
     groups: dict[object, list[Writer]] = {}
-    for place in walk.origins:
-        groups.setdefault(_group_key(walk, place), []).append(place)
+    for point in walk.origins:
+        groups.setdefault(_group_key(walk, point), []).append(point)
     return list(groups.values())
 
 
-def origin_record(walk: Walk, places: list[Writer], output_names: Mapping[Writer, str]) -> TracedOrigin:
+def origin_record(walk: Walk, points: list[Writer], output_names: Mapping[Writer, str]) -> TracedOrigin:
     """Describe a group of origins by its first event.
 
     Args:
         walk: over the pass.
-        places: the group, in the order of execution.
+        points: the group, in the order of execution.
         output_names: names of outputs, such as "grad of q".
     """
-    first = places[0]
+    first = points[0]
     event = walk.events[first.event]
     if first.output < 0:
         return _unseen_before_sending(walk, first)
     overwritten = _overwritten_input(walk, first)
     if overwritten is not None:
         return _unseen_before_reading(walk, first, *overwritten)
-    bad = [place for place in places if place.event == first.event]
+    bad = [point for point in points if point.event == first.event]
     return TracedOrigin(
         event=first.event,
         kind=_kind(walk, first),
         operator=_operator(event),
         place=event.place.record(),
-        outputs=tuple(_output_facts(walk, place, output_names) for place in bad),
+        outputs=tuple(_output_facts(walk, point, output_names) for point in bad),
         inputs=_inputs(walk, event),
-        times=len({place.event for place in places}),
+        times=len({point.event for point in points}),
         path=_path(walk, first),
         reader=_reader(walk, first) if event.kind is EventKind.EXTERNAL else None,
     )
 
 
-def _reader(walk: Walk, place: Writer) -> int | None:
+def _reader(walk: Walk, point: Writer) -> int | None:
     """Return the event of the first operator on the path."""
     return next(
-        (step.event for step in _steps(walk, place) if walk.events[step.event].kind is EventKind.OPERATOR), None
+        (later.event for later in _chain(walk, point) if walk.events[later.event].kind is EventKind.OPERATOR), None
     )
 
 
-def _group_key(walk: Walk, place: Writer) -> object:
+def _group_key(walk: Walk, point: Writer) -> object:
     """Places with the same key are one origin."""
-    event = walk.events[place.event]
+    event = walk.events[point.event]
     where = event.place
     phase = "forward" if where.phase == "recompute" else where.phase
-    values = tuple(map(walk.value, (Writer(place.event, output) for output in range(len(event.outputs)))))
-    return _kind(walk, place), event.operator, phase, where.module, where.line, where.parameter, values
+    values = tuple(map(walk.value, (Writer(point.event, output) for output in range(len(event.outputs)))))
+    return _kind(walk, point), event.operator, phase, where.module, where.line, where.parameter, values
 
 
-def _kind(walk: Walk, place: Writer) -> OriginKind:
-    event = walk.events[place.event]
+def _kind(walk: Walk, point: Writer) -> OriginKind:
+    event = walk.events[point.event]
     if event.never_written:
         return OriginKind.NEVER_WRITTEN
-    if place.output >= 0 and _is_scaler_at_work(event, event.outputs[place.output], walk.value(place)):
+    if point.output >= 0 and _is_scaler_at_work(event, event.outputs[point.output], walk.value(point)):
         return OriginKind.SCALER
-    return OriginKind.UNSEEN if place.output < 0 else _KINDS[event.kind]
+    return OriginKind.UNSEEN if point.output < 0 else _KINDS[event.kind]
 
 
 def _is_scaler_at_work(event: TracedEvent, output: TracedOutput, value: int) -> bool:
@@ -116,18 +116,18 @@ def _operator(event: TracedEvent) -> str:
     return event.operator if where.line is None else where.line.function
 
 
-def _output_facts(walk: Walk, place: Writer, output_names: Mapping[Writer, str]) -> TensorFacts:
-    event = walk.events[place.event]
-    output = event.outputs[place.output]
-    name = output_names.get(place) or _weight_gradient(walk, place) or str(place.output)
-    if place.output < len(event.output_facts):
-        return replace(event.output_facts[place.output], name=name)
-    return output.facts(name, walk.value(place))
+def _output_facts(walk: Walk, point: Writer, output_names: Mapping[Writer, str]) -> TensorFacts:
+    event = walk.events[point.event]
+    output = event.outputs[point.output]
+    name = output_names.get(point) or _weight_gradient(walk, point) or str(point.output)
+    if point.output < len(event.output_facts):
+        return replace(event.output_facts[point.output], name=name)
+    return output.facts(name, walk.value(point))
 
 
-def _weight_gradient(walk: Walk, place: Writer) -> str:
+def _weight_gradient(walk: Walk, point: Writer) -> str:
     """Return "wgrad of NAME" if the output is added to the gradient of a parameter, else an empty string."""
-    following = walk.towards[place]
+    following = walk.towards[point]
     while following is not None:
         event = walk.events[following.event]
         if event.place.phase == "accumulate" and event.place.parameter:
@@ -146,9 +146,9 @@ def _inputs(walk: Walk, event: TracedEvent) -> tuple[TensorFacts, ...]:
     return (*seen, *event.other_facts)[:_MOST_INPUTS]
 
 
-def _overwritten_input(walk: Walk, place: Writer) -> tuple[TracedRead, TensorFacts] | None:
+def _overwritten_input(walk: Walk, point: Writer) -> tuple[TracedRead, TensorFacts] | None:
     """Find an input that was bad when it was read, though all its known writers wrote finite values."""
-    event = walk.events[place.event]
+    event = walk.events[point.event]
     for read, facts in zip(event.reads, event.input_facts, strict=False):
         if facts.pattern != "finite" and read.writers and not any(map(walk.value, read.writers)):
             return read, facts
@@ -174,35 +174,35 @@ def _unseen_before_reading(walk: Walk, reader: Writer, read: TracedRead, facts: 
     )
 
 
-def _unseen_before_sending(walk: Walk, place: Writer) -> TracedOrigin:
+def _unseen_before_sending(walk: Walk, point: Writer) -> TracedOrigin:
     """Describe an unseen write into a tensor that a message then sent."""
-    event = walk.events[place.event]
-    read = event.reads[~place.output]
+    event = walk.events[point.event]
+    read = event.reads[~point.output]
     return TracedOrigin(
-        event=place.event,
+        event=point.event,
         kind=OriginKind.UNSEEN,
         operator=f"what {event.operator} sent",
         place=event.place.record(),
-        outputs=(read.seen.facts(read.name, walk.value(place)),),
-        path=_path(walk, place),
+        outputs=(read.seen.facts(read.name, walk.value(point)),),
+        path=_path(walk, point),
     )
 
 
-def _path(walk: Walk, place: Writer) -> tuple[str, ...]:
-    first, *later = [walk.events[step.event] for step in _steps(walk, place)]
-    steps = [first, *(event for event in later if event.kind is not EventKind.LOOKED)]
-    return tuple(_unrepeated(map(_step, steps)))[:_LONGEST_PATH]
+def _path(walk: Walk, point: Writer) -> tuple[str, ...]:
+    first, *later = [walk.events[on_path.event] for on_path in _chain(walk, point)]
+    events = [first, *(event for event in later if event.kind is not EventKind.LOOKED)]
+    return tuple(_unrepeated(map(_words, events)))[:_LONGEST_PATH]
 
 
-def _steps(walk: Walk, place: Writer) -> Iterator[Writer]:
-    """Yield the places from an origin to the gradient, loss or message at the end."""
-    step: Writer | None = place
-    while step is not None:
-        yield step
-        step = walk.towards[step]
+def _chain(walk: Walk, point: Writer) -> Iterator[Writer]:
+    """Yield the points from an origin to the gradient, loss or message at the end."""
+    following: Writer | None = point
+    while following is not None:
+        yield following
+        following = walk.towards[following]
 
 
-def _step(event: TracedEvent) -> str:
+def _words(event: TracedEvent) -> str:
     where: StepPlace = event.place
     module = where.parameter or where.module
     return f"{_operator(event)} in {module}" if module else _operator(event)

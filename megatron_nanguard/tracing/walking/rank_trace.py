@@ -34,7 +34,7 @@ def summarize(
     """
     walk = Walk(trace, flags)
     groups = group_origins(walk)
-    arrivals = list(dict.fromkeys(place.event for place in walk.arrivals))
+    arrivals = list(dict.fromkeys(point.event for point in walk.arrivals))
     departures = walk.departures()
     causes_of = partial(_causes, walk, _positions(groups[:LISTED], arrivals[:LISTED], walk))
     messages = MessageRecords(walk, flags, causes_of)
@@ -53,7 +53,7 @@ def summarize(
         departures=departed,
         sinks=_group_sinks(islice(sinks.items(), _MOST_SINKS)),
         num_events=len(trace.events),
-        num_meant=len({place.event for place in walk.meant}),
+        num_meant=len({point.event for point in walk.meant}),
         num_contained=walk.num_contained(),
         truncated=sum(max(0, len(things) - most) for things, most in lists),
     )
@@ -61,15 +61,15 @@ def summarize(
 
 def _positions(groups: Sequence[Sequence[Writer]], arrivals: Sequence[int], walk: Walk) -> dict[Writer, CauseLink]:
     """Position in the record of each end of the walk; ends beyond the longest list have none."""
-    positions = {place: CauseLink("origin", number) for number, group in enumerate(groups) for place in group}
+    positions = {point: CauseLink("origin", number) for number, group in enumerate(groups) for point in group}
     numbers = {event: number for number, event in enumerate(arrivals)}
-    ends = (place for place in walk.arrivals if place.event in numbers)
-    positions.update((place, CauseLink("arrival", numbers[place.event])) for place in ends)
+    ends = (point for point in walk.arrivals if point.event in numbers)
+    positions.update((point, CauseLink("arrival", numbers[point.event])) for point in ends)
     return positions
 
 
 def _causes(walk: Walk, positions: Mapping[Writer, CauseLink], starts: Iterable[Writer]) -> tuple[CauseLink, ...]:
-    return tuple(dict.fromkeys(positions[place] for place in walk.causes(starts) if place in positions))
+    return tuple(dict.fromkeys(positions[point] for point in walk.causes(starts) if point in positions))
 
 
 def _bad_sinks(

@@ -19,7 +19,7 @@ from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFl
 class Walk:
     """All bad values that a bad gradient, loss or sent message leads back to.
 
-    A place of the walk is a `Writer`: an output of an event or, with the output ``~k``, the k-th tensor that a message
+    A point of the walk is a `Writer`: an output of an event or, with the output ``~k``, the k-th tensor that a message
     sent.
 
     Attributes:
@@ -27,7 +27,7 @@ class Walk:
         origins: bad outputs of events that read nothing bad, in the order of execution.
         arrivals: bad tensors that messages from other ranks brought.
         meant: infinities that are no fault.
-        towards: for each place of the walk the next one towards the gradient, loss or message; None for the last.
+        towards: for each point of the walk the next one towards the gradient, loss or message; None for the last.
     """
 
     def __init__(self, trace: Trace, flags: NonfiniteFlags) -> None:
@@ -38,19 +38,19 @@ class Walk:
         self._find_meant()
         self.towards: dict[Writer, Writer | None] = {}
         self._follow(trace, flags)
-        places = sorted(self.towards)
-        self.origins = [place for place in places if self._is_origin(place)]
-        self.arrivals = [place for place in places if self._is_arrival(place)]
-        self._terminals = {place: bit for bit, place in enumerate([*self.origins, *self.arrivals])}
-        self._reach = self._reached(places)
+        points = sorted(self.towards)
+        self.origins = [point for point in points if self._is_origin(point)]
+        self.arrivals = [point for point in points if self._is_arrival(point)]
+        self._terminals = {point: bit for bit, point in enumerate([*self.origins, *self.arrivals])}
+        self._reach = self._reached(points)
 
-    def value(self, place: Writer) -> int:
-        """Return the flag of a place; 0 is finite."""
-        if place.output >= 0:
-            return self._values[place.event][place.output]
-        sent = self.events[place.event].sent
+    def value(self, point: Writer) -> int:
+        """Return the flag of a point; 0 is finite."""
+        if point.output >= 0:
+            return self._values[point.event][point.output]
+        sent = self.events[point.event].sent
         assert sent is not None, "only messages send"
-        return self._flags.bits(sent.slots[~place.output])
+        return self._flags.bits(sent.slots[~point.output])
 
     def read_value(self, read: TracedRead) -> int:
         """Return the flag of a tensor that an event read; 0 is finite."""
@@ -63,16 +63,16 @@ class Walk:
         return [number for number, event in enumerate(self.events) if any(self._bad_sent(number, event))]
 
     def causes(self, starts: Iterable[Writer]) -> list[Writer]:
-        """Return the origins and arrivals that these places lead back to."""
-        reached = _union(self._reach.get(place, 0) for place in starts)
-        return [place for place, bit in self._terminals.items() if reached >> bit & 1]
+        """Return the origins and arrivals that these points lead back to."""
+        reached = _union(self._reach.get(point, 0) for point in starts)
+        return [point for point, bit in self._terminals.items() if reached >> bit & 1]
 
     def starts(self, writers: Iterable[Writer]) -> list[Writer]:
         """Return those writers of a tensor whose values are bad and were not meant."""
         return [writer for writer in writers if self.value(writer) and writer not in self.meant]
 
-    def sent_places(self, number: int) -> list[Writer]:
-        """Return the places of the bad tensors that a message sent."""
+    def sent_points(self, number: int) -> list[Writer]:
+        """Return the points of the bad tensors that a message sent."""
         return list(self._bad_sent(number, self.events[number]))
 
     def num_contained(self) -> int:
@@ -83,45 +83,45 @@ class Walk:
             for output, value in enumerate(values)
             if value and Writer(number, output) not in self.meant
         }
-        return len(bad - {place.event for place in self.towards})
+        return len(bad - {point.event for point in self.towards})
 
     def _find_meant(self) -> None:
         for number, event in enumerate(self.events):
             for output, value in enumerate(self._values[number]):
-                place = Writer(number, output)
-                if value and not value & NAN and self._is_meant(event, place, value):
-                    self.meant.add(place)
+                point = Writer(number, output)
+                if value and not value & NAN and self._is_meant(event, point, value):
+                    self.meant.add(point)
 
-    def _is_meant(self, event: TracedEvent, place: Writer, value: int) -> bool:
+    def _is_meant(self, event: TracedEvent, point: Writer, value: int) -> bool:
         """Whether an Inf was given as a constant, was data, or comes with the same sign from such an Inf."""
         if event.has_bad_constant or (event.kind is EventKind.EXTERNAL and not event.is_parameter):
             return True
-        bad = [writer for read in _reads_of(event, place) for writer in read.writers if self.value(writer)]
+        bad = [writer for read in _reads_of(event, point) for writer in read.writers if self.value(writer)]
         return bool(bad) and self.meant.issuperset(bad) and not value & ~_union(map(self.value, bad))
 
     def _follow(self, trace: Trace, flags: NonfiniteFlags) -> None:
-        ends = [place for sink in trace.sinks if flags.bits(sink.slot) for place in self.starts(sink.writers)]
-        ends += [place for number, event in enumerate(self.events) for place in self._bad_sent(number, event)]
+        ends = [point for sink in trace.sinks if flags.bits(sink.slot) for point in self.starts(sink.writers)]
+        ends += [point for number, event in enumerate(self.events) for point in self._bad_sent(number, event)]
         self.towards = dict.fromkeys(ends)
         todo = deque(self.towards)
         while todo:
-            place = todo.popleft()
-            for cause in self._bad_causes(place):
+            point = todo.popleft()
+            for cause in self._bad_causes(point):
                 if cause not in self.towards:
-                    self.towards[cause] = place
+                    self.towards[cause] = point
                     todo.append(cause)
 
-    def _bad_causes(self, place: Writer) -> list[Writer]:
-        event = self.events[place.event]
-        if event.sent is not None and place.output >= 0:
+    def _bad_causes(self, point: Writer) -> list[Writer]:
+        event = self.events[point.event]
+        if event.sent is not None and point.output >= 0:
             return [
                 sent
-                for sent in self._bad_sent(place.event, event)
-                if event.reads[~sent.output].column in (None, place.output)
+                for sent in self._bad_sent(point.event, event)
+                if event.reads[~sent.output].column in (None, point.output)
             ]
         return [
             writer
-            for read in _reads_of(event, place)
+            for read in _reads_of(event, point)
             if read.seen.slot is None or self._flags.bits(read.seen.slot)
             for writer in self.starts(read.writers)
         ]
@@ -135,37 +135,37 @@ class Walk:
                 if not writers or not self.meant.issuperset(writers):
                     yield Writer(number, ~index)
 
-    def _is_arrival(self, place: Writer) -> bool:
-        event = self.events[place.event]
-        return place.output >= 0 and event.sent is not None and event.sent.has_peers
+    def _is_arrival(self, point: Writer) -> bool:
+        event = self.events[point.event]
+        return point.output >= 0 and event.sent is not None and event.sent.has_peers
 
-    def _is_origin(self, place: Writer) -> bool:
-        event = self.events[place.event]
-        if self._is_arrival(place) or event.kind is EventKind.EMPTY:
+    def _is_origin(self, point: Writer) -> bool:
+        event = self.events[point.event]
+        if self._is_arrival(point) or event.kind is EventKind.EMPTY:
             return False
-        return event.never_written > 0 or not (event.is_untraced or self._bad_causes(place))
+        return event.never_written > 0 or not (event.is_untraced or self._bad_causes(point))
 
-    def _reached(self, places: Iterable[Writer]) -> dict[Writer, int]:
-        """Return for each place the origins and arrivals behind it, as bits.
+    def _reached(self, points: Iterable[Writer]) -> dict[Writer, int]:
+        """Return for each point the origins and arrivals behind it, as bits.
 
         Args:
-            places: sorted, so that the causes of a place come before it. What a message sent sorts before what it
+            points: sorted, so that the causes of a point come before it. What a message sent sorts before what it
                 brought, because its output is negative.
         """
         reach: dict[Writer, int] = {}
-        for place in places:
-            own = 1 << self._terminals[place] if place in self._terminals else 0
-            reach[place] = own | _union(reach[cause] for cause in self._bad_causes(place))
+        for point in points:
+            own = 1 << self._terminals[point] if point in self._terminals else 0
+            reach[point] = own | _union(reach[cause] for cause in self._bad_causes(point))
         return reach
 
 
-def _reads_of(event: TracedEvent, place: Writer) -> Iterator[TracedRead]:
+def _reads_of(event: TracedEvent, point: Writer) -> Iterator[TracedRead]:
     """Yield the reads that can have gone into one output, or into a tensor that a message sent."""
-    if place.output < 0:
-        yield event.reads[~place.output]
+    if point.output < 0:
+        yield event.reads[~point.output]
         return
     for read in event.reads:
-        if not event.is_parallel or read.column in (None, place.output):
+        if not event.is_parallel or read.column in (None, point.output):
             yield read
 
 

@@ -102,7 +102,7 @@ def test_the_origin_has_counts_and_positions() -> None:
     ]
 
 
-def test_of_an_overwritten_input_the_pattern_is_told() -> None:
+def test_an_overwritten_input_is_printed_with_its_pattern_alone() -> None:
     (origin,) = trace_nan(lambda x: x.clone().log_().sum(), row(-3.0, 0.5)).origins
     assert (origin.kind, origin.operator, origin.outputs[0].nan_count) == (OriginKind.OPERATOR, "log_", 1)
     assert [(facts.pattern, facts.nan_count) for facts in origin.inputs] == [("finite", None)]
@@ -147,7 +147,7 @@ def test_a_function_without_modules_and_its_leaves_are_traced() -> None:
     assert origin.place.module == ""
 
 
-def test_what_dies_on_the_way_is_only_counted() -> None:
+def test_a_nan_without_effect_on_the_result_is_only_counted() -> None:
     x = torch.tensor([-1.0, 4.0], requires_grad=True)
 
     def loss() -> None:
@@ -172,7 +172,7 @@ def test_a_method_of_a_module_knows_its_names() -> None:
     assert math.isnan(found.result)
 
 
-def test_several_results_are_told_apart() -> None:
+def test_several_results_are_numbered() -> None:
     found = trace_nan(lambda x: {"good": x, "bad": x.log()}, torch.tensor([-1.0]))
     assert [sink.names for sink in found.record.sinks if sink.pattern != "finite"] == [("result 1",)]
 

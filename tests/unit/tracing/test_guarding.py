@@ -36,7 +36,7 @@ def test_traced_bits_are_the_plain_ones() -> None:
     assert all(map(torch.equal, plain, traced))
 
 
-def test_broken_tracer_gives_no_verdict_and_does_not_touch_the_step(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+def test_broken_tracer_gives_no_origins_and_does_not_touch_the_step(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     def sabotaged(*args: Any) -> None:
         raise ValueError("planted")
 
@@ -72,7 +72,7 @@ def test_error_of_the_model_passes_through() -> None:
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
 
 
-def test_looks_from_hooks_are_not_traced_themselves() -> None:
+def test_operators_run_in_our_hooks_are_not_traced() -> None:
     schedule = Schedule(Model())
     schedule.run(batches())
     operators = {event.operator.partition(".")[0] for event in schedule.tracer._recorder.log.events}

@@ -52,7 +52,7 @@ def test_other_dtypes_are_left_alone() -> None:
     assert count_markers(tensor) is None
 
 
-def test_memory_that_nobody_writes_turns_out_nan() -> None:
+def test_memory_that_is_never_written_is_nan() -> None:
     with MarkerFill():
         half = torch.empty(4)
         half[:2].copy_(torch.ones(2))

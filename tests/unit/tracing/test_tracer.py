@@ -144,13 +144,13 @@ def test_a_number_written_into_a_tensor_is_part_of_the_operator() -> None:
     assert is_silent(trace(written(-math.inf)))
 
 
-def test_a_number_in_the_call_is_told_beside_the_tensors() -> None:
+def test_a_number_in_the_call_is_listed_after_the_tensors() -> None:
     origin = only_origin(trace(lambda x: x.masked_fill(x > 0, math.nan)))
     assert [(facts.name, facts.pattern) for facts in origin.inputs] == [("self", "finite"), ("value", "nan")]
     assert is_silent(trace(lambda x: x.masked_fill(x > 0, 1.0)))
 
 
-def test_bad_weight_is_named_as_from_outside() -> None:
+def test_bad_weight_is_an_external_origin() -> None:
     schedule = Schedule(Model())
     with torch.no_grad():
         schedule.model.layers[0].linear.weight[1, 2] = math.nan
@@ -159,7 +159,7 @@ def test_bad_weight_is_named_as_from_outside() -> None:
     assert (origin.place.phase, origin.place.module) == ("load", "layers.0.linear")
 
 
-def test_bad_data_is_from_outside_too() -> None:
+def test_bad_data_is_an_external_origin() -> None:
     spoiled = batches()
     spoiled[1][0, 0] = math.nan
     origin = only_origin(Schedule(Model()).run(spoiled))
@@ -291,7 +291,7 @@ def test_uninitialised_memory_under_beta_zero_is_not_read(dtype: torch.dtype) ->
     assert is_silent(traced)
 
 
-def test_it_tells_whether_the_traced_micro_batch_runs() -> None:
+def test_it_knows_whether_the_traced_micro_batch_runs() -> None:
     tracer = Tracer([], {}, {}, 0, 1)
     seen = []
     for microbatch in (0, 1, None):

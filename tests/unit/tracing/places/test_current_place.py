@@ -139,14 +139,14 @@ def test_backward_in_a_second_thread_is_attributed_rightly(
     )
 
 
-def test_torch_that_cannot_tag_nodes_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_says_if_torch_cannot_tag_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_place, "can_tag_nodes", lambda: False)
     assert trace(torch.tanh).labels == (
         "outputs of autograd.Functions are not named: this torch has no hook on making nodes",
     )
 
 
-def test_gradient_of_a_weight_alone_is_named_as_such() -> None:
+def test_weight_gradient_is_named_after_its_parameter() -> None:
     class Wgrad(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def test_innermost_module_is_current_by_its_global_path() -> None:
     stack.detach()
 
 
-def test_module_without_a_path_goes_by_its_class() -> None:
+def test_module_without_a_path_is_named_by_its_class() -> None:
     speaker, stack = speaker_and_stack()
     stack.attach()
     speaker(torch.ones(1))
@@ -208,7 +208,7 @@ def test_module_without_a_path_goes_by_its_class() -> None:
     assert speaker.heard == ["Speaker"]
 
 
-def test_module_left_by_an_exception_is_left() -> None:
+def test_module_left_by_an_exception_is_removed_from_the_stack() -> None:
     _, stack = speaker_and_stack()
     stack.attach()
     with pytest.raises(ValueError, match="planted"):
@@ -231,7 +231,7 @@ def test_hooks_of_a_module_run_inside_of_it() -> None:
     assert len(speaker._forward_hooks) == 1
 
 
-def test_module_left_by_an_exception_of_its_own_hook_is_left() -> None:
+def test_module_left_by_an_exception_of_its_own_hook_is_removed_from_the_stack() -> None:
     _, stack = speaker_and_stack()
     failing = Failing()
     failing.register_forward_hook(lambda module, args, output: None)

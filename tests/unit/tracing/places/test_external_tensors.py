@@ -29,7 +29,7 @@ def test_parameter_its_gradient_and_a_buffer_are_named() -> None:
     assert name_of(outside.owner(model[1].running_mean)) == ("buffer 1.running_mean", "1", False)
 
 
-def test_other_tensors_belong_to_nobody() -> None:
+def test_other_tensors_have_no_owner() -> None:
     _, outside = model_and_outside()
     stranger = torch.ones(2, 2, dtype=torch.bfloat16)
     assert outside.owner(stranger) is None

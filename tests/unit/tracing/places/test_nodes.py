@@ -57,7 +57,7 @@ def test_number_of_one_thread_is_found_from_another() -> None:
     assert made.module == "mlp"
 
 
-def test_number_that_two_other_threads_made_cannot_be_told() -> None:
+def test_number_that_two_other_threads_used_gives_no_place() -> None:
     here = Here()
     nodes = NumberedNodes(here)
     first, second = made_in_threads(nodes, here, ["mlp", "attention"])

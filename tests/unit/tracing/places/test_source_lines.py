@@ -21,7 +21,7 @@ def test_words_for_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "entries", "told"),
+    ("path", "entries", "expected"),
     [
         ("/site/megatron/core/layer.py", ["/", "/site", "/other"], "megatron/core/layer.py"),
         ("/site/megatron/core/layer.py", ["/site/megatron", "/site"], "core/layer.py"),
@@ -29,14 +29,14 @@ def test_words_for_a_line() -> None:
         ("<string>", ["/site"], "<string>"),
     ],
 )
-def test_a_file_is_told_below_the_longest_entry_that_holds_it(
-    monkeypatch: pytest.MonkeyPatch, path: str, entries: list[str], told: str
+def test_a_path_is_cut_to_the_part_below_the_longest_entry_that_holds_it(
+    monkeypatch: pytest.MonkeyPatch, path: str, entries: list[str], expected: str
 ) -> None:
     monkeypatch.setattr("sys.path", entries)
-    assert str(SourceLine(compile("", path, "exec"), 7)) == f"{told}:7 in <module>"
+    assert str(SourceLine(compile("", path, "exec"), 7)) == f"{expected}:7 in <module>"
 
 
-def test_a_file_of_an_editable_install_is_told_below_its_outermost_package(
+def test_a_path_of_an_editable_install_begins_with_its_outermost_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inner = tmp_path / "source" / "model" / "layers"
@@ -49,7 +49,7 @@ def test_a_file_of_an_editable_install_is_told_below_its_outermost_package(
     assert str(SourceLine(compile("", alone, "exec"), 7)) == f"{alone}:7 in <module>"
 
 
-def test_method_goes_by_its_class_where_python_tells_it() -> None:
+def test_method_is_named_with_its_class_from_python_3_11_on() -> None:
     class Layer(torch.nn.Module):
         def forward(self, x: Tensor) -> SourceLine | None:
             return SourceLines().here()

@@ -31,7 +31,7 @@ def test_strided_write_leaves_older_bytes_between() -> None:
     assert lineage.read(tensor[0]) == ([SECOND, FIRST], [])
 
 
-def test_bytes_nobody_wrote_are_told_in_bytes() -> None:
+def test_bytes_without_a_writer_are_returned_as_a_range() -> None:
     lineage, tensor = Lineage(), torch.ones(8)
     lineage.write(tensor[2:4], FIRST)
     assert lineage.read(tensor) == ([FIRST], [(0, 8), (16, 32)])
@@ -47,7 +47,7 @@ def test_new_storage_at_an_old_address_starts_empty() -> None:
         del tensor
 
 
-def test_outputs_of_one_event_are_told_apart() -> None:
+def test_outputs_of_one_event_are_separate_writers() -> None:
     lineage, tensor = Lineage(), torch.ones(4)
     lineage.write(tensor[:2], FIRST)
     lineage.write(tensor[2:], THIRD)

@@ -71,7 +71,7 @@ def test_bad_send_is_a_departure_that_leads_to_its_origin() -> None:
     assert [origin.operator for origin in traced.origins] == ["log"]
 
 
-def test_what_was_sent_in_place_is_judged_before_the_call() -> None:
+def test_what_an_in_place_collective_sends_is_flagged_before_the_call() -> None:
     def run(loss: Callable[[Tensor], None]) -> None:
         mine = torch.ones(4) * 2
         dist.all_reduce(mine)
@@ -85,7 +85,7 @@ def test_what_was_sent_in_place_is_judged_before_the_call() -> None:
     assert (arrival.sent, arrival.arrived) == ("finite", "nan")
 
 
-def test_own_bad_share_stands_behind_a_bad_result() -> None:
+def test_a_bad_result_leads_back_to_the_own_bad_share() -> None:
     def run(loss: Callable[[Tensor], None]) -> None:
         mine = log_of_negative(torch.ones(4))
         dist.all_reduce(mine)
@@ -116,7 +116,9 @@ def coalesced_reduce_scatter(out: Tensor, share: Tensor) -> None:
 
 @pytest.mark.parametrize("collective", [all_gather, reduce_scatter, all_to_all, coalesced_reduce_scatter])
 @pytest.mark.parametrize("bad", [True, False])
-def test_share_and_result_are_told_apart(collective: Callable[[Tensor, Tensor], None], bad: bool) -> None:
+def test_share_and_result_are_matched_by_their_list_index(
+    collective: Callable[[Tensor, Tensor], None], bad: bool
+) -> None:
     def run(loss: Callable[[Tensor], None]) -> None:
         out = torch.full((16,), math.nan)
         collective(out, log_of_negative(torch.ones(4)) if bad else torch.ones(4))
@@ -157,12 +159,14 @@ def test_functional_collective_is_a_message(operator: str, more: tuple[Any, ...]
         loss((functional_call(operator, share, *more) * 2).sum())
 
     traced = trace(run)
-    told = [(m.operator, traced.channels[m.channel], m.number, m.sent, m.arrived, m.causes) for m in traced.arrivals]
-    assert told == ([(operator, WORLD, 0, "nan", "nan", (CauseLink("origin", 0),))] if bad else [])
+    arrivals = [
+        (m.operator, traced.channels[m.channel], m.number, m.sent, m.arrived, m.causes) for m in traced.arrivals
+    ]
+    assert arrivals == ([(operator, WORLD, 0, "nan", "nan", (CauseLink("origin", 0),))] if bad else [])
     assert [origin.operator for origin in traced.origins] == (["log"] if bad else [])
 
 
-def test_members_of_a_functional_collective_are_told_apart() -> None:
+def test_members_of_a_functional_collective_are_followed_separately() -> None:
     def run(loss: Callable[[Tensor], None]) -> None:
         shares = [torch.ones(4) * 2, log_of_negative(torch.ones(4))]
         healthy, _ = functional_call("all_reduce_coalesced", shares, "sum")
@@ -232,7 +236,7 @@ def test_result_is_looked_at_when_it_is_read_and_not_when_the_call_returns() -> 
 
 
 def test_copy_that_completes_a_message_is_no_write_of_its_own() -> None:
-    # Gloo's reduce-scatter ends in such a copy, from memory that nobody was seen writing.
+    # Gloo's reduce-scatter ends in such a copy, from memory that no event has written.
     hidden = torch.full((4,), math.nan)
 
     def run(loss: Callable[[Tensor], None]) -> None:
@@ -246,7 +250,7 @@ def test_copy_that_completes_a_message_is_no_write_of_its_own() -> None:
     assert [arrival.operator for arrival in traced.arrivals] == ["_reduce_scatter_base_"]
 
 
-def test_buffer_of_a_message_is_let_go_when_a_step_that_is_not_traced_reads_it() -> None:
+def test_buffer_of_a_message_is_released_when_an_untraced_step_reads_it() -> None:
     tracer = Tracer([], {}, {}, 1, 1)
     with tracer:
         buffer = torch.empty(4)
@@ -308,7 +312,7 @@ def test_reduction_outside_of_any_micro_batch_is_traced_in_the_schedule_phase() 
     assert traced.departures[-1].causes == (CauseLink("arrival", 0),)
 
 
-def test_an_arrival_tells_what_was_sent_and_what_came() -> None:
+def test_an_arrival_describes_what_was_sent_and_what_came() -> None:
     def run(loss: Callable[[Tensor], None]) -> None:
         mine = torch.tensor([2.0, -3.0]).half()
         dist.all_reduce(mine)

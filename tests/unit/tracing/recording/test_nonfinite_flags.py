@@ -31,7 +31,7 @@ def test_one_bad_element_is_seen_in_every_dtype(dtype: torch.dtype, value: float
     assert bits_of(tensor) == [bits]
 
 
-def test_both_infinities_are_told() -> None:
+def test_both_infinities_are_flagged() -> None:
     assert bits_of(torch.tensor([-math.inf, 0.0, math.inf])) == [NEGATIVE_INF | POSITIVE_INF]
 
 

@@ -70,7 +70,7 @@ def test_repeated_calls_of_one_line_are_one_origin() -> None:
     assert (origin.operator, origin.times) == ("log", 3)
 
 
-def test_independent_origins_are_all_told_in_the_order_of_execution() -> None:
+def test_independent_origins_are_listed_in_the_order_of_execution() -> None:
     def run() -> Tensor:
         first = log_of_negative(ONES)
         second = torch.sqrt(-ONES)
@@ -99,7 +99,7 @@ def test_eight_origins_are_kept_and_the_rest_is_counted() -> None:
     assert [cause.index for cause in traced.sinks[0].causes] == list(range(8))
 
 
-def test_members_of_a_foreach_are_told_apart() -> None:
+def test_members_of_a_foreach_are_followed_separately() -> None:
     def run() -> Tensor:
         bad, good = log_of_negative(ONES), torch.sqrt(-ONES)
         outs = torch._foreach_mul([bad, good], 2.0)
@@ -108,7 +108,7 @@ def test_members_of_a_foreach_are_told_apart() -> None:
     assert [origin.operator for origin in trace_loss(run).origins] == ["log"]
 
 
-def test_members_of_a_foreach_in_place_are_told_apart() -> None:
+def test_members_of_a_foreach_in_place_are_followed_separately() -> None:
     def run() -> Tensor:
         tensors = [ONES * 1.0, ONES * 1.0]
         torch._foreach_add_(tensors, [torch.sqrt(-ONES), log_of_negative(ONES)])
