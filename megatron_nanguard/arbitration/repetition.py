@@ -42,11 +42,11 @@ def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_T
     Sync: waits for the device; the state of its random generator is restored.
     """
     saved = call.saved
-    notes = [*saved.notes, *([saved.why_not] if saved.why_not else [])]
-    bad, done, why_not = (0, 0, "") if saved.why_not else repeat(call, repeats)
+    bad, done, why_not = 0, 0, saved.why_not
     fp64 = fp32 = NOT_TRIED
     out_of_range = False
     if not saved.why_not:
+        bad, done, why_not = repeat(call, repeats)
         fp64, out_of_range = refer(call, torch.float64)
         is_single = all(tensor.dtype != torch.float64 for tensor in call.tensors.values())
         fp32 = refer(call, torch.float32)[0] if is_single else NOT_TRIED
@@ -66,7 +66,7 @@ def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_T
         out_of_range=out_of_range,
         reference=_reference_name(saved),
         captured=not saved.why_not,
-        note="; ".join([*notes, *([why_not] if why_not else [])]),
+        note="; ".join(filter(None, (*saved.notes, why_not))),
     )
 
 

@@ -92,7 +92,7 @@ class ReloadJob:
             "start_grad_sync": self.gradients_ready,
             "prepare_grads": self.decide,
             "optimizer_step": self.step,
-            "validate_result": self.stands_aside,
+            "validate_result": self.skips_check,
         }
 
     def chunk_wrapped(self, chunk: ModelChunk) -> None:
@@ -144,7 +144,7 @@ class ReloadJob:
         """Compare here on a rank without trainable parameters, which may never call ``prepare_grads``."""
         return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
 
-    def stands_aside(self, rejection_func: object) -> bool:
+    def skips_check(self, rejection_func: object) -> bool:
         """Whether to skip a check of Megatron: those for NaN and Inf."""
         return host_program.is_nan_check(rejection_func)
 
