@@ -7,6 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch.distributed as dist
@@ -23,6 +24,8 @@ from megatron_nanguard.policy import actions
 
 log = logging.getLogger("megatron_nanguard")
 
+Handler = Callable[..., Any]
+
 
 class Guard:
     """The guard of this process.
@@ -31,7 +34,6 @@ class Guard:
         engine: its wrappers call the handlers; it knows which patch groups could not be applied.
     Attributes:
         steps: of the guarded run; None where the guard is not active.
-        handlers: what each patch point calls, by its name.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -40,7 +42,6 @@ class Guard:
         self.options = Options()
         self.counts: Counter[str] = Counter()
         self.steps: Steps | None = None
-        self.handlers = self._handlers()
         self._run: GuardedRun | None = None
         self._num_handshakes = 0
         self._notes: list[str] = []
@@ -52,7 +53,9 @@ class Guard:
         """All ranks agreed to start, and no fault has switched the guard off since."""
         return self.steps is not None
 
-    def _handlers(self) -> dict[str, Callable[..., Any]]:
+    @cached_property
+    def handlers(self) -> dict[str, Handler]:
+        """What each patch point calls, by its name."""
         active = self._when_active
         return {
             "options": self.options.add_to,
@@ -71,9 +74,7 @@ class Guard:
             ),
         }
 
-    def _when_active(
-        self, handle: Callable[..., Any], otherwise: Callable[..., Any] = lambda *args: None
-    ) -> Callable[..., Any]:
+    def _when_active(self, handle: Handler, otherwise: Handler = lambda *args: None) -> Handler:
         """The handler of a point that has work only while the guard is active.
 
         Args:

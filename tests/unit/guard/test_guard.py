@@ -88,6 +88,19 @@ def test_without_the_flag_nothing_is_guarded(install: Install, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_every_patch_point_has_a_handler_and_every_handler_a_point(install: Install) -> None:
+    assert set(install().guard.handlers) == {point.name for point in POINTS}
+
+
+def test_before_the_handshake_the_handlers_give_what_the_host_would_get(install: Install) -> None:
+    handlers = install(meet=False).guard.handlers
+    assert handlers["forward_backward"](None, {"model": []}) == {"model": []}
+    assert handlers["prepare_grads"](lambda: True, None) is True
+    assert handlers["optimizer_step"](lambda: (True, 1.0, 0), None) == (True, 1.0, 0)
+    assert handlers["validate_result"](torch.isnan) is False
+    assert handlers["start_grad_sync"](None, False) is None
+
+
 def test_megatrons_own_check_is_off_while_the_guard_is_on(install: Install) -> None:
     found = install()
     made = trainer()
