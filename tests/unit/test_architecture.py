@@ -165,7 +165,7 @@ def test_every_room_stands_in_the_table_and_no_other() -> None:
             OTHER_COLUMN,
         ),
         ("cli.report", "from megatron_nanguard.cpurun import launch", OTHER_COLUMN),
-        ("postmortem.reading", "def f():\n    import torch", TORCH),
+        ("postmortem.loading", "def f():\n    import torch", TORCH),
         ("cli.doctor", "import torch.distributed", TORCH),
         ("__init__", "import torch", TORCH),
         ("guard", "import megatron.core", HOST),
