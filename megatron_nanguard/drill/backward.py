@@ -33,10 +33,10 @@ class PoisonedInputGradient(torch.autograd.Function):
         """Poison a copy of the gradient, or remember it for pattern stale."""
         gradient = grad_outputs[0]
         trigger: Trigger = ctx.trigger
-        if trigger.is_live(ctx.microbatch):
+        if trigger.fires_now(ctx.microbatch):
             gradient = gradient.clone()
             trigger.fire(gradient, ElementRange.whole(gradient), "backward")
-        elif trigger.is_watching():
+        elif trigger.remembers():
             trigger.remember(gradient, "backward")
         return gradient, None, None
 
@@ -58,7 +58,7 @@ class BackwardDrill(ModuleDrill):
         # A forward without gradients will be recomputed; the recompute gets the node.
         if execution is None or not torch.is_grad_enabled():
             return None
-        if not (trigger.is_live(execution.microbatch) or trigger.is_watching()):
+        if not (trigger.fires_now(execution.microbatch) or trigger.remembers()):
             return None
         inputs, found = replace_first(
             (args, kwargs),

@@ -49,14 +49,14 @@ class ForwardDrill(ModuleDrill):
         execution, trigger = self._current, self.trigger
         if execution is None:
             return None
-        if trigger.is_live(execution.microbatch):
+        if trigger.fires_now(execution.microbatch):
             replaced, found = replace_first(
                 output, torch.is_floating_point, lambda tensor: PoisonedOutput.apply(tensor, trigger, execution.kind)
             )
             if not found:
                 trigger.why_not = "the module returns no floating-point tensor"
             return replaced
-        if trigger.is_watching():
+        if trigger.remembers():
             replace_first(output, torch.is_floating_point, lambda tensor: self._remember(tensor, execution.kind))
         return None
 

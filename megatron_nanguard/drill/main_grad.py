@@ -24,7 +24,7 @@ class WgradDrill(PlantedDrill):
 
     def before_reduction(self, params: Sequence[Parameter]) -> None:
         trigger = self.trigger
-        if not (trigger.is_live() or trigger.is_watching()):
+        if not (trigger.fires_now() or trigger.remembers()):
             return
         for param in params:
             if id(param) in self._targets:
@@ -34,7 +34,7 @@ class WgradDrill(PlantedDrill):
         gradient = local_gradient(param)
         if gradient is None:
             self.trigger.why_not = "the parameter had no gradient"
-        elif self.trigger.is_live():
+        elif self.trigger.fires_now():
             part = ElementRange.from_start(param.shape, gradient.start, gradient.data.numel())
             self.trigger.fire(gradient.data, part, id(param))
         else:
@@ -51,10 +51,10 @@ class ReducedDrill(PlantedDrill):
 
     def after_reduction(self) -> None:
         trigger = self.trigger
-        if not (trigger.is_live() or trigger.is_watching()):
+        if not (trigger.fires_now() or trigger.remembers()):
             return
         for source, (values, part) in enumerate(self._parts()):
-            if trigger.is_live():
+            if trigger.fires_now():
                 trigger.fire(values, part, source)
             else:
                 trigger.remember(values, source)

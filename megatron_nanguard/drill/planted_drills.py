@@ -35,7 +35,7 @@ class PlantedDrills:
         self.drills = tuple(drill for drill in drills if drill.includes(rank))
         self.rank = rank
         self._planted: list[PlantedDrill] = []
-        self._elsewhere: dict[Drill, str] = {}
+        self._without_target: dict[Drill, str] = {}
 
     def attach(self, chunks: Sequence[ModelChunk], modules: Mapping[str, Module], parameter_map: ParameterMap) -> None:
         """Plant every drill whose target is on this rank. A drill with `rank=*` skips ranks without its target.
@@ -52,7 +52,7 @@ class PlantedDrills:
             except DrillError as error:
                 if drill.ranks is not None:
                     raise
-                self._elsewhere[drill] = str(error)
+                self._without_target[drill] = str(error)
 
     def step_begins(self, step: int) -> None:
         """Called before the first micro-batch of a step, and again before those of a replay."""
@@ -79,16 +79,16 @@ class PlantedDrills:
         for planted in self._planted:
             planted.remove()
 
-    def elsewhere(self) -> list[Drill]:
+    def without_target(self) -> list[Drill]:
         """Return drills with `rank=*` whose target is not on this rank; if it is on no rank, the name is mistyped."""
-        return list(self._elsewhere)
+        return list(self._without_target)
 
     def record(self) -> DrillFile:
         """Return how often each drill that names this rank fired, or why it did not."""
         planted = [_outcome(planted.trigger) for planted in self._planted]
         missing = [
             DrillOutcome(text=drill.text, is_planted=False, fired=0, steps=(), why_not=reason)
-            for drill, reason in self._elsewhere.items()
+            for drill, reason in self._without_target.items()
         ]
         return DrillFile(rank=self.rank, drills=(*planted, *missing))
 

@@ -25,7 +25,7 @@ class Trigger:
         self._head_width = head_width
         self._previous: dict[Hashable, Tensor] = {}
 
-    def is_live(self, microbatch: int | None = None) -> bool:
+    def fires_now(self, microbatch: int | None = None) -> bool:
         """Say whether it fires at this execution."""
         spent = self.drill.once and self.steps_fired
         return (
@@ -35,7 +35,7 @@ class Trigger:
             and not spent
         )
 
-    def is_watching(self) -> bool:
+    def remembers(self) -> bool:
         """Say whether to remember the values of this step: pattern stale may repeat them at the next execution."""
         return (
             self.drill.pattern is Pattern.STALE

@@ -47,7 +47,7 @@ class RunDrills:
         """
         planted = PlantedDrills(self._drills, self._rank)
         planted.attach(chunks, name_modules(chunks), names)
-        for drill in planted.elsewhere():
+        for drill in planted.without_target():
             if int(counters.add(drill.text, 1)) == self._world_size:
                 raise DrillError(
                     f"drill {drill.text!r}: no rank has its target; names are global, see param_map_*.json"

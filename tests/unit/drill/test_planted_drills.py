@@ -29,7 +29,7 @@ def test_a_drill_that_never_went_off_has_not_fired() -> None:
     assert fired(drills) == {FORWARD: 1, late: 0}
 
 
-def test_the_record_tells_what_became_of_each_drill() -> None:
+def test_the_record_says_how_often_each_drill_fired() -> None:
     model = Chain()
     other = "nan@step=1,rank=*,phase=forward,module=decoder.layers.7"
     late = "nan@step=9,rank=0,phase=forward,module=second"
@@ -50,7 +50,7 @@ def test_the_record_tells_what_became_of_each_drill() -> None:
             ),
         ),
     )
-    assert [drill.text for drill in drills.elsewhere()] == [other]
+    assert [drill.text for drill in drills.without_target()] == [other]
     assert from_json(DrillFile, to_json(drills.record())) == drills.record()
 
 

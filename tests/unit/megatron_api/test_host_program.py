@@ -75,7 +75,7 @@ def test_kernel_backends_are_those_the_arguments_choose(arguments: Namespace) ->
     assert host_program.kernel_backends() == {"transformer_impl": "local", "optimizer": "adam"}
 
 
-def test_the_bucket_check_stands_aside_and_comes_back(megatron: Any) -> None:
+def test_the_bucket_check_is_switched_off_and_restored(megatron: Any) -> None:
     import megatron.core.rerun_state_machine  # noqa: F401
 
     made, checks = trainer(), host_program.HostChecks()
@@ -107,7 +107,7 @@ def test_two_chunks_of_one_config_are_one_change(megatron: Any) -> None:
     assert other.ddp.ddp_config.check_for_nan_in_grad
 
 
-def test_without_a_rerun_machine_the_scripts_loss_check_stands_aside_too(
+def test_without_a_rerun_machine_the_scripts_loss_check_is_switched_off_too(
     arguments: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments.check_for_nan_in_loss_and_grad = True
@@ -135,7 +135,7 @@ def test_only_known_trainers_tolerate_skips(megatron: Any, monkeypatch: pytest.M
     assert host_program.trainer_tolerates_skips()
 
 
-def test_arguments_are_told_as_text(arguments: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_returned_as_text(arguments: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments.overlap_grad_reduce, arguments.recompute_granularity = True, None
     arguments.attention_backend = enum.Enum("Backend", "unfused auto").auto  # type: ignore[attr-defined]
     names = ("overlap_grad_reduce", "recompute_granularity", "attention_backend", "unknown")

@@ -112,7 +112,7 @@ def test_steps_that_a_group_counts_are_kept_as_the_integers_they_were(megatron: 
     assert (other.param_groups[0]["step"], type(other.param_groups[0]["step"])) == (7, int)
 
 
-def test_a_scaler_that_nothing_was_kept_of_stays_as_it_is(megatron: Any) -> None:
+def test_a_scaler_without_kept_numbers_is_left_unchanged(megatron: Any) -> None:
     fresh = trainer(**FP16)
     put_numbers_back(fresh.optimizer, {})
     assert numbers(fresh.optimizer)["scaler 0, scale"] == 64.0

@@ -91,7 +91,7 @@ def test_the_threshold_is_that_of_the_options(megatron: Any, clip_grad: float, t
     assert optimizers.clip_threshold(trainer(clip_grad=clip_grad).optimizer) == threshold
 
 
-def test_an_optimizer_of_nobody_we_know_clips_nothing() -> None:
+def test_an_unknown_optimizer_does_not_clip() -> None:
     assert optimizers.clip_threshold(None) == 0.0
 
 

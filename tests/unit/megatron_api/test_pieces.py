@@ -35,7 +35,7 @@ def test_pieces_are_views_of_the_buffer() -> None:
     assert chunk.buffer.grad_data[14] == -1
 
 
-def test_a_main_grad_outside_the_buffer_stands_for_its_place() -> None:
+def test_a_main_grad_outside_the_buffer_is_taken_in_its_place() -> None:
     chunk = Chunk(rank=1, size=2, distributed=True)
     chunk.a.main_grad_copy_in_grad_buffer = chunk.a.main_grad
     chunk.a.main_grad = torch.tensor([[100.0, 101.0, 102.0], [103.0, 104.0, 105.0]])
@@ -51,7 +51,7 @@ def test_plain_ddp_keeps_no_local_value() -> None:
     assert surviving_local_pieces([Chunk(rank=1, size=2)]) == []
 
 
-def test_a_buffer_that_nobody_shares_keeps_all() -> None:
+def test_a_buffer_of_one_rank_alone_keeps_all_local_values() -> None:
     pieces = surviving_local_pieces([Chunk(distributed=True)])
     assert facts(pieces) == [(0, 0, [float(i) for i in range(12)]), (1, 12, [12, 13, 14, 15])]
 

@@ -88,7 +88,7 @@ def test_between_two_steps_validating_is_an_error_but_not_in_a_replay(machine: A
     assert "validate_result" not in vars(machine)
 
 
-def test_what_somebody_else_put_on_the_machine_comes_back(machine: Any) -> None:
+def test_a_validate_result_that_was_replaced_before_is_restored(machine: Any) -> None:
     machine.validate_result = mark = lambda **_: None
     with process_state.rerun_machine_off():
         assert machine.validate_result is not mark

@@ -41,7 +41,7 @@ def test_a_nan_in_the_padding_belongs_to_no_parameter() -> None:
     assert count_nonfinite(ParameterMap([chunk], SIZES), reduced_pieces([chunk])) == []
 
 
-def test_only_the_shard_that_was_looked_at_is_counted() -> None:
+def test_only_the_shard_of_this_rank_is_counted() -> None:
     chunk = Chunk(rank=1, size=2, distributed=True)
     chunk.buffer.grad_data[[5, 7]] = math.nan  # a[0, 1] is another rank's, a[1, 0] this one's
     parameters = ParameterMap([chunk], SIZES)

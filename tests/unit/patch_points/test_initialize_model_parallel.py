@@ -13,7 +13,9 @@ from tests.unit.patch_points.calls import applied
 @pytest.mark.parametrize(
     ("given", "told"), [({}, (0, None)), ({"rank_offset": 0, "local_world_size": 1}, (0, 1))]
 )  # fmt: skip
-def test_the_world_is_told_when_its_groups_exist(megatron: Any, given: dict[str, int], told: tuple[int, Any]) -> None:
+def test_the_handler_is_called_when_the_groups_exist(
+    megatron: Any, given: dict[str, int], told: tuple[int, Any]
+) -> None:
     from megatron.core import parallel_state
 
     parallel_state.destroy_model_parallel()

@@ -10,7 +10,7 @@ from tests.unit.one_rank import trainer
 from tests.unit.patch_points.calls import applied
 
 
-def test_the_chain_asks_before_its_leaves_and_the_hosts_answer_stands(megatron: Any) -> None:
+def test_the_chain_decides_before_its_leaves_and_megatrons_answer_is_returned(megatron: Any) -> None:
     made = trainer()
     made.forward_backward()
     asked: list[Any] = []

@@ -26,7 +26,7 @@ def test_a_pass_shows_each_bucket_group_once_with_its_gradients(megatron: Any) -
     assert sorted(grads) == [0.0] * (len(grads) - 6) + [3.0, 5.0, 5.0, 6.0, 6.0, 7.0]
 
 
-def test_a_forced_all_reduce_is_told(megatron: Any) -> None:
+def test_a_forced_all_reduce_is_handed_on(megatron: Any) -> None:
     made = trainer()
     forced: list[bool] = []
     with applied(POINT, lambda group, force_all_reduce: forced.append(force_all_reduce)):

@@ -9,7 +9,7 @@ from tests.unit.one_rank import trainer
 from tests.unit.patch_points.calls import applied
 
 
-def test_a_chunk_is_told_of_when_its_buffers_are_laid_out(megatron: Any) -> None:
+def test_the_handler_gets_a_chunk_whose_buffers_are_laid_out(megatron: Any) -> None:
     seen: list[tuple[Any, int]] = []
     with applied(POINT, lambda ddp: seen.append((ddp, len(ddp.buffers)))):
         made = trainer()

@@ -164,7 +164,7 @@ def wrap_secretly(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("wrap", "state"), [(wrap_openly, PointState.ACTIVE), (wrap_secretly, PointState.FOREIGN)])
-def test_a_wrapper_on_top_of_ours_stays_and_ours_passes_through(
+def test_a_wrapper_on_top_of_ours_stays_and_ours_only_calls_the_original(
     host: Host, wrap: Callable[[Callable[..., Any]], Callable[..., Any]], state: PointState
 ) -> None:
     norms, target = host.load("norms"), norm_target(host)
@@ -178,7 +178,7 @@ def test_a_wrapper_on_top_of_ours_stays_and_ours_passes_through(
     assert norms.norm([1]) == 1001
 
 
-def test_a_replacement_of_ours_is_foreign(host: Host) -> None:
+def test_a_target_that_was_replaced_after_us_is_foreign(host: Host) -> None:
     norms, target = host.load("norms"), norm_target(host)
     seen = Seen(point(target))
     seen.engine.install()

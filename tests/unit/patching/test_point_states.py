@@ -17,7 +17,7 @@ def words(*points: PatchPoint) -> dict[str, tuple[bool, str]]:
     return {one.target.rpartition(":")[2]: (one.works, one.words) for one in found}
 
 
-def test_targets_are_imported_and_told_in_the_order_of_the_table(host: Host) -> None:
+def test_targets_are_imported_and_listed_in_the_order_of_the_table(host: Host) -> None:
     norm = Target(f"{host.package}.norms:norm", parameters=("values",))
     train = Target(f"{host.package}.training:train", parameters=("values",))
     seen = Seen(point(train, name="train", group="step"), point(norm))
@@ -44,7 +44,7 @@ def test_what_this_release_is_not_meant_to_have_is_not_needed(host: Host) -> Non
     }
 
 
-def test_a_missing_target_tells_why_and_what_is_lost_for_its_whole_group(host: Host) -> None:
+def test_a_missing_target_gives_reason_and_loss_for_its_whole_group(host: Host) -> None:
     gone = Target(f"{host.package}.norms:gone")
     reason = f"not applied: {gone.path} is not in this Megatron; without it: the sight of it"
     assert words(point(gone, Target(f"{host.package}.norms:norm"))) == {
@@ -53,7 +53,7 @@ def test_a_missing_target_tells_why_and_what_is_lost_for_its_whole_group(host: H
     }
 
 
-def test_a_replaced_target_is_told(host: Host) -> None:
+def test_a_replaced_target_is_reported(host: Host) -> None:
     seen = Seen(point(Target(f"{host.package}.norms:norm")))
     seen.engine.install()
     host.load("norms").norm = len  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def test_a_replaced_target_is_told(host: Host) -> None:
     assert (found.works, found.words) == (False, "replaced by somebody after us; lost: the sight of it")
 
 
-def test_a_module_that_cannot_be_imported_is_told_with_the_error(host: Host) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_with_the_error(host: Host) -> None:
     host.write("broken", "import no_such_package_of_anybody")
     assert words(point(Target(f"{host.package}.broken:f"))) == {
         "f": (

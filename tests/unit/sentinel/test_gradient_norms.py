@@ -82,7 +82,7 @@ def test_an_empty_parameter_has_the_norm_0(megatron: Any) -> None:
     assert by_name(made, looked(made, per_parameter=True))["second.weight"] == 0.0
 
 
-def test_the_first_look_of_a_step_stands(megatron: Any) -> None:
+def test_a_bucket_is_measured_once_per_step(megatron: Any) -> None:
     made = trainer()
     made.forward_backward()
     before = looked(made, per_parameter=True)
@@ -123,7 +123,7 @@ def test_the_buffer_is_one_piece_with_the_norm_of_all_gradients(megatron: Any, u
     assert after.norms.tolist() == [pytest.approx(math.sqrt(180.0))]
 
 
-def test_each_look_sees_what_stands_there_now(megatron: Any) -> None:
+def test_each_look_sees_the_current_values(megatron: Any) -> None:
     made = trainer()
     made.forward_backward()
     after = AfterReduction([made.ddp])
@@ -134,7 +134,7 @@ def test_each_look_sees_what_stands_there_now(megatron: Any) -> None:
     assert math.isnan(after.norms.item())
 
 
-def test_a_model_without_buffers_is_looked_at_parameter_by_parameter() -> None:
+def test_a_model_without_buffers_has_one_norm_per_parameter() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False))
     for value, param in enumerate(model.parameters(), start=3):
         param.grad = torch.full_like(param, value)

@@ -118,7 +118,7 @@ def test_clear_forgets() -> None:
     assert losses.read() == []
 
 
-def test_megatrons_schedule_is_heard_per_microbatch_before_it_divides(megatron: Any) -> None:
+def test_losses_are_recorded_per_microbatch_before_the_schedule_divides_them(megatron: Any) -> None:
     losses = Losses()
     made = trainer()
 
@@ -130,7 +130,7 @@ def test_megatrons_schedule_is_heard_per_microbatch_before_it_divides(megatron: 
     assert losses.read() == [(57.0, None), (114.0, None)]
 
 
-def test_a_fault_of_ours_does_not_reach_the_loss_function() -> None:
+def test_an_error_of_the_guard_does_not_reach_the_loss_function() -> None:
     def fail(microbatch: int, loss: torch.Tensor) -> None:
         raise RuntimeError("ours")
 

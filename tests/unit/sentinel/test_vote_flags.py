@@ -82,7 +82,7 @@ def test_finite_norms_of_the_step_before_are_silent() -> None:
     assert raised(last_norms=[1.0, torch.tensor([2.0]), torch.tensor(1e38)]) == set()
 
 
-def test_the_scalers_state_is_told_beside_the_rest() -> None:
+def test_the_state_of_the_scaler_is_part_of_the_flags() -> None:
     assert raised(dynamic_scale=True, minimal_scale=torch.tensor([False])) == {"dynamic_scale"}
     assert raised(dynamic_scale=True, minimal_scale=torch.tensor([True])) == {"dynamic_scale", "minimal_scale"}
     assert raised(dynamic_scale=True, raised_scale=True) == {"dynamic_scale", "raised_scale"}
