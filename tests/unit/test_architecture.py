@@ -202,6 +202,40 @@ def test_a_source_that_keeps_the_rules_is_left_alone(module: str, source: str) -
     assert violations(source, f"{PACKAGE}.{module}") == []
 
 
+SIDES_OF_ONE_CONCEPT = {
+    "bundle.py": {"records", "arbitration"},
+    "causes.py": {"records", "report/sections"},
+    "coordinates.py": {"records", "topology"},
+    "doctor.py": {"records", "cli"},
+    "errors.py": {".", "cpurun"},
+    "health.py": {"records", "diagnosis", "report/sections"},
+    "incident.py": {"records", "postmortem/merging"},
+    "origins.py": {"tracing/walking", "diagnosis/joining", "report/sections"},
+    "parameters.py": {"records", "report/sections"},
+    "propagation.py": {"report/sections", "report/html/pictures"},
+    "replay.py": {"records", "cli"},
+    "verdict.py": {"diagnosis", "report/sections"},
+}
+"""File names that stand in several rooms: a record and who makes, judges or shows it. cpurun imports no other room."""
+
+
+def test_a_file_name_stands_in_one_room_or_for_one_concept() -> None:
+    rooms_of: dict[str, set[str]] = {}
+    for _, path in modules():
+        rooms_of.setdefault(path.name, set()).add(path.parent.relative_to(ROOT).as_posix())
+    del rooms_of["__init__.py"]
+    assert {name: places for name, places in rooms_of.items() if len(places) > 1} == SIDES_OF_ONE_CONCEPT
+
+
+def test_a_class_name_is_used_once() -> None:
+    places: dict[str, list[str]] = {}
+    for module, path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 @pytest.mark.parametrize("entry", ["megatron_nanguard", "megatron_nanguard.cli", "megatron_nanguard.cli.report"])
 def test_import_loads_neither_torch_nor_megatron(entry: str) -> None:
     code = f"import sys, {entry}; print([m for m in ('torch', 'megatron', 'numpy') if m in sys.modules])"

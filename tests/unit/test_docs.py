@@ -69,6 +69,14 @@ def test_the_figure_is_a_drawing_with_a_title_for_both_backgrounds() -> None:
     assert "prefers-color-scheme: dark" in path.read_text(encoding="utf-8")
 
 
+def test_the_walk_passes_twenty_files_at_most_and_each_of_them_once() -> None:
+    page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    walk = re.findall(r"^\| \d+ \| `([^`]+)` \|", page, flags=re.MULTILINE)
+    assert 10 < len(walk) <= 20
+    assert len(walk) == len(set(walk))
+    assert [file for file in walk if not (PACKAGE / file).is_file()] == []
+
+
 # ---------------------------------------------------------------- links
 
 
