@@ -20,7 +20,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.json.decoding import Misfit, decoder_of, shown
 from megatron_nanguard.records.json.fields import FLOAT_TAG, fields_of
-from megatron_nanguard.records.leaves import map_leaves
+from megatron_nanguard.records.nested import map_leaves
 
 Record = TypeVar("Record")
 

@@ -76,7 +76,7 @@ def test_a_call_that_was_given_nan_is_not_usable() -> None:
     assert not case(arbitrations=(given_nan, arbitration(captured=False))).has_saved_call
 
 
-def test_losses_that_nobody_knows_are_not_finite() -> None:
+def test_unknown_losses_do_not_count_as_finite() -> None:
     assert not case().has_finite_losses
     assert case(losses=(MicrobatchLosses(0, 1, 1.0, 1.0, ()),)).has_finite_losses
     assert not case(losses=(MicrobatchLosses(0, 1, 1.0, 1.0, (1,)),)).has_finite_losses

@@ -45,7 +45,7 @@ def test_without_any_trace_the_layout_has_the_word_and_nothing_is_decided() -> N
     assert [cause.cause for cause in concluded.causes] == ["undecided"]
 
 
-def test_a_bad_loss_tells_by_when_it_had_begun_where_no_operator_is_known() -> None:
+def test_without_an_operator_a_bad_loss_shows_by_when_it_had_begun() -> None:
     losses = (MicrobatchLosses(0, 2, 1.0, 1.5, ()), MicrobatchLosses(1, 2, 1.0, 1.0, (1,)))
     gone = ReplaySummary(done=True, passes=(ReplayPass("plain", "no"),))
     known = incident(summary="Step 3: bad.", losses=losses, replay=gone)
@@ -57,7 +57,7 @@ def test_a_bad_loss_tells_by_when_it_had_begun_where_no_operator_is_known() -> N
     assert conclude(replace(known, losses=losses[:1]), ()).summary == "Step 3: bad."
 
 
-def test_the_clean_ranks_are_told_why() -> None:
+def test_a_note_says_why_ranks_are_clean() -> None:
     wgrad = message(40, group(5, 7), sent="nan", causes=to_origin(), carries="gradients")
     traces = [
         trace(5, origins=(traced_origin(),), arrivals=(wgrad,), departures=(wgrad,), sinks=(sink(to_origin()),)),
@@ -73,7 +73,7 @@ def test_the_clean_ranks_are_told_why() -> None:
     )
 
 
-def test_ranks_that_were_sent_bad_values_are_told_from_the_origin() -> None:
+def test_ranks_that_were_sent_bad_values_are_distinguished_from_the_origin() -> None:
     infected = (Infected(4, "TP all-reduce", "g", (5,)), Infected(7, "DP gradient all-reduce", "h", (5,)))
     known = incident(origin=(origin(),), infected=infected, ranks=RankSets((4, 5), (7,), ()))
 

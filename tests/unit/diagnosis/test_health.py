@@ -99,7 +99,7 @@ def test_one_member_of_a_communication_explains_it() -> None:
     assert (found.confidence, found.against) == (0.99, ())
 
 
-def test_where_nobody_knows_where_it_began_it_is_strong_and_not_all() -> None:
+def test_without_an_origin_a_report_of_the_device_is_strong_but_not_decisive() -> None:
     sets = RankSets((4, 5), (0, 1), (2, 3))
     found = hardware_transient.judge(on_rank_5(LOST_DATA, origin=(), ranks=sets))
     assert found is not None
@@ -108,7 +108,7 @@ def test_where_nobody_knows_where_it_began_it_is_strong_and_not_all() -> None:
 
 
 @pytest.mark.parametrize("told", [CORRECTED, SLOW, NOTE, LINK])
-def test_errors_that_were_mended_and_slow_clocks_accuse_nobody(told: HealthDifference) -> None:
+def test_corrected_errors_and_slow_clocks_alone_make_no_cause(told: HealthDifference) -> None:
     assert hardware_transient.judge(on_rank_5(told)) is None
     assert hardware_persistent.judge(on_rank_5(told, passes=BACK, arbitrations=(NUMERICS,))) is None
 
@@ -121,7 +121,7 @@ def test_errors_that_were_mended_and_slow_clocks_accuse_nobody(told: HealthDiffe
         (HOST_LOST_DATA, "the host of rank 5 lost data in its own memory: memory errors, uncorrectable from 0 to 1"),
     ],
 )
-def test_beside_other_evidence_they_are_hints(told: HealthDifference, words: str) -> None:
+def test_beside_other_facts_they_are_hints(told: HealthDifference, words: str) -> None:
     with_hint = hardware_transient.judge(on_rank_5(told, passes=GONE, arbitrations=(arbitration(repeats=8),)))
     without = hardware_transient.judge(on_rank_5(passes=GONE, arbitrations=(arbitration(repeats=8),)))
     assert with_hint is not None and without is not None
@@ -157,7 +157,7 @@ def test_of_ranks_with_something_new_those_that_lost_data_come_first() -> None:
     assert [one.rank for one in relevant_health(incident(origin=(origin(),), health=told))] == [5, 3, 0, 1]
 
 
-def test_without_an_origin_the_first_accused_ranks_are_kept() -> None:
+def test_without_an_origin_the_first_bad_ranks_are_kept() -> None:
     told = tuple(health(rank) for rank in range(16))
     merged = incident(ranks=RankSets(tuple(range(12)), (12, 13), (14, 15)), health=told)
     assert [one.rank for one in relevant_health(merged)] == [0, 1, 2, 3, 4, 5, 6, 7, 14]

@@ -46,7 +46,7 @@ def against(found: RankedCause | None) -> tuple[str, ...]:
     return () if found is None else found.against
 
 
-def test_faults_that_keep_to_a_device_across_attempts_make_it_suspect_and_convict_nobody() -> None:
+def test_faults_that_recur_on_a_device_make_it_suspect_and_no_more() -> None:
     found = hardware_persistent.judge(now(then(), then(step=125, attempt="20260102T120000Z-cd34")))
 
     assert found == RankedCause(
@@ -69,7 +69,7 @@ def test_however_many_they_are_the_device_is_not_the_first_of_causes(number: int
     assert verdict(now(*several))[0].cause != "hardware_persistent"
 
 
-def test_a_second_device_convicts_and_the_past_is_told_beside_it() -> None:
+def test_a_second_device_decides_and_the_past_is_named_beside_it() -> None:
     convicted = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, peer_device="cuda:0")
 
     found = hardware_persistent.judge(now(then(), arbitrations=(convicted,)))
@@ -97,7 +97,7 @@ def test_the_host_is_suspect_where_its_devices_differ_and_it_is_one_of_several()
 
 
 @pytest.mark.parametrize("num_hosts", [1, 16])
-def test_a_host_with_one_device_stands_for_it_unless_there_is_no_other(num_hosts: int) -> None:
+def test_a_host_with_one_device_names_it_unless_there_is_no_other_host(num_hosts: int) -> None:
     alone = RankDevice(5, "node7", "")
 
     found = hardware_persistent.judge(now(then(alone), accused_devices=(alone,), num_hosts=num_hosts))
@@ -126,14 +126,14 @@ def test_the_same_step_on_another_device_is_the_data_and_not_the_device() -> Non
     assert again in against(uninitialised_or_race.judge(seen))
 
 
-def test_the_same_step_on_the_same_device_tells_neither() -> None:
+def test_the_same_step_on_the_same_device_speaks_for_neither() -> None:
     seen = now(then(step=130))
 
     assert hardware_persistent.judge(seen) is None
     assert data.judge(seen) is None
 
 
-def test_a_set_of_ranks_larger_than_a_host_accuses_no_device() -> None:
+def test_a_set_of_ranks_larger_than_a_host_points_to_no_device() -> None:
     everybody = tuple(RankDevice(rank, "node7", f"cuda:{rank}") for rank in range(9))
     seen = now(then(), origin=(), ranks=RankSets(tuple(range(9)), (), ()), accused_devices=everybody)
 

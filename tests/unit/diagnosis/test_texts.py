@@ -14,7 +14,7 @@ def test_a_cause_of_another_version_has_no_meaning() -> None:
     assert meaning("a cause of another version") == ""
 
 
-def test_an_operator_that_stores_a_nan_it_is_passed_is_told_to_be_right() -> None:
+def test_an_operator_that_stores_a_nan_it_is_passed_is_said_to_be_right() -> None:
     stored = origin(operator="index_put_", inputs=(TensorFacts("values", (), "number", "nan"),))
     of_function = replace(stored, function_line="model.py:9 in Poisoned.backward")
 

@@ -26,7 +26,7 @@ def passes(**came_back: str) -> tuple[ReplayPass, ...]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__module__.rpartition(".")[2])
-def test_a_rule_without_evidence_says_nothing(rule: Rule) -> None:
+def test_a_rule_without_facts_gives_no_cause(rule: Rule) -> None:
     assert rule(case()) is None
 
 
@@ -214,7 +214,7 @@ def test_the_whole_verdict_on_a_wrong_kernel() -> None:
     )
 
 
-def test_the_first_two_are_told_apart_by_one_switch() -> None:
+def test_one_switch_separates_the_first_two_causes() -> None:
     found = verdict(case(**CLASSES["F53 sometimes, no second device"][1]))
 
     assert [cause.cause for cause in found] == ["undecided", "hardware_transient", "operator"]
@@ -257,7 +257,7 @@ def test_hardware_is_never_called_persistent_without_a_second_device() -> None:
     assert "hardware_persistent" not in {cause.cause for cause in verdict(alone)}
 
 
-def test_a_clean_replay_alone_convicts_no_device() -> None:
+def test_a_clean_replay_alone_does_not_decide_for_the_device() -> None:
     facts = case(
         passes=passes(plain="no", synchronous="no", marker="no"),
         exact=True,

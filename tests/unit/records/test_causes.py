@@ -39,7 +39,7 @@ def test_a_code_is_looked_up_by_its_text() -> None:
     assert family_of("hardware_transient") is Family.HARDWARE
 
 
-def test_a_code_of_another_version_is_told_as_it_is() -> None:
+def test_a_code_of_another_version_is_shown_as_it_is() -> None:
     assert known_cause("cosmic_ray") is None
     assert cause_words("cosmic_ray") == "cosmic ray"
     assert family_of("cosmic_ray") is Family.OPEN

@@ -62,7 +62,7 @@ def test_a_sentence_begins_with_a_capital() -> None:
     assert opening(NAMED).values == {"words": "log in mlp"}
 
 
-def test_a_record_tells_of_every_phrase_and_of_those_inside() -> None:
+def test_a_record_gives_every_phrase_and_those_inside() -> None:
     assert phrases_of(Record((TOLD,), "plain")) == {
         "values from 0.5 up: log in mlp": Phrasing(
             "values from {lowest:g} up: {origin}", {"lowest": "0.5", "origin": "log in mlp"}

@@ -31,7 +31,7 @@ def test_a_sentence_spells_a_set_out_or_its_beginning(ranks: tuple[int, ...], te
         (tuple(range(0, 34, 2)), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, ... (17 ranks)"),
     ],
 )
-def test_a_table_tells_ranks_in_runs(ranks: tuple[int, ...], text: str) -> None:
+def test_a_table_shows_ranks_in_runs(ranks: tuple[int, ...], text: str) -> None:
     assert rank_list(ranks) == text
 
 

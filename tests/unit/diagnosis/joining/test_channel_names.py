@@ -43,7 +43,9 @@ EXPERTS = {rank: f"tp0pp0dp{rank}ep{rank % 2}" for rank in range(4)}
         ),
     ],
 )
-def test_expert_groups_are_told_from_those_of_replicas(coords: dict[int, str], channel: Channel, words: str) -> None:
+def test_expert_groups_are_distinguished_from_those_of_replicas(
+    coords: dict[int, str], channel: Channel, words: str
+) -> None:
     assert ChannelNames(coords)[channel] == words
 
 

@@ -67,7 +67,7 @@ DP = "DP gradient all-reduce"
 CALL = "allreduce_coalesced_ no. 0"
 
 
-def test_a_fault_on_rank_5_of_layout_a_is_told_on_all_ranks() -> None:
+def test_a_fault_on_rank_5_of_layout_a_is_traced_to_every_rank_it_infected() -> None:
     assert join(layout_a()) == Joined(
         origins=(origin(),),
         infected=(
@@ -102,7 +102,7 @@ def test_what_no_gradient_leads_to_is_no_origin() -> None:
     assert join([trace(0, origins=(traced_origin(),))]) == Joined()
 
 
-def test_the_second_chunk_of_a_rank_is_told_by_its_global_layer() -> None:
+def test_the_second_chunk_of_a_rank_is_named_by_its_global_layer() -> None:
     place = TracedPlace("forward", 1, 1, "decoder.layers.6.mlp", source_line="model.py:9 in g")
     first = trace(2, origins=(traced_origin(place=place),), sinks=(sink(to_origin()),))
 
@@ -130,7 +130,7 @@ def test_a_collective_that_overflows_is_one_origin_for_all_its_members() -> None
     assert [(one.rank, one.from_ranks) for one in joined.infected] == [(2, (0,))]
 
 
-def test_a_spoiled_collective_tells_what_each_member_sent_and_where() -> None:
+def test_a_spoiled_collective_names_what_each_member_sent_and_where() -> None:
     put_in = TensorFacts("tensors", (4,), "float16", "finite", absmax=4e4, lowest=4e4, highest=4e4)
     came_out = TensorFacts("", (4,), "float16", "inf")
     overflow = message(30, group(0, 1), 4, arrived="inf", first_used=NORM).but(
@@ -148,9 +148,7 @@ def test_a_spoiled_collective_tells_what_each_member_sent_and_where() -> None:
 
 
 @pytest.mark.parametrize(("outsider", "notes"), [(0, ()), (2, REACHED)])
-def test_what_members_of_a_shared_origin_send_each_other_is_not_told_of_them(
-    outsider: int, notes: tuple[str, ...]
-) -> None:
+def test_messages_between_members_of_a_shared_origin_are_left_out(outsider: int, notes: tuple[str, ...]) -> None:
     """Rank 1 gets a second bad value, from a member of the origin that it shares or from rank 2 with one of its own."""
     shared, later = message(30, group(0, 1), 4, arrived="inf"), message(40, group(outsider, 1), 5)
     sent = later.but(sent="nan", causes=to_arrival(0) if outsider == 0 else to_origin())
@@ -177,7 +175,7 @@ def test_a_bad_receive_from_a_finite_sender_is_the_communication() -> None:
     assert joined.infected == ()
 
 
-def test_two_independent_faults_are_both_told_and_everybody_is_attributed_to_the_right_one() -> None:
+def test_two_independent_faults_are_both_named_and_each_rank_is_attributed_to_the_right_one() -> None:
     """Ranks 2 and 5 are bad on their own, rank 0 by rank 2, rank 4 by rank 5."""
     own = {
         2: message(20, group(0, 2), sent="nan", causes=to_origin()),
@@ -278,7 +276,7 @@ def test_a_cause_that_was_cut_away_is_no_unseen_writer() -> None:
     assert joined.notes == ("the walk ended at a list that was cut on rank 0; there may be further origins",)
 
 
-def test_a_gradient_that_nobody_was_seen_to_write_is_an_origin_of_its_own() -> None:
+def test_a_gradient_without_a_known_writer_is_an_origin_of_its_own() -> None:
     (found,) = join([trace(3, sinks=(sink(()), sink((), "z.weight")))]).origins
 
     assert (found.kind, found.rank, found.phase) == (OriginKind.UNSEEN, 3, "accumulate")
@@ -295,7 +293,7 @@ def test_unseen_writers_beside_a_known_origin_are_only_mentioned() -> None:
     assert joined.notes == ("rank 3: the writers of 1 bad gradients or messages were not seen",)
 
 
-def test_a_message_sent_bad_by_nobody_seen_names_its_sender() -> None:
+def test_a_bad_message_without_a_known_writer_names_its_sender() -> None:
     sent = message(8, p2p(0, 4), 0, operator="send", sent="nan", arrived="finite")
     received = message(15, p2p(0, 4), 0, operator="recv_")
 
@@ -392,7 +390,7 @@ def test_calls_that_cross_on_two_ranks_do_not_stop_the_sorting() -> None:
     assert [found.rank for found in join(traces).origins] == [1, 0]
 
 
-def test_the_order_is_told_across_several_ranks() -> None:
+def test_origins_are_ordered_across_several_ranks() -> None:
     """From rank 0 by rank 1 to rank 2, which has the lowest numbers and fails last."""
     there, on = p2p(0, 1), p2p(1, 2)
     traces = [
@@ -418,7 +416,7 @@ def test_the_order_is_told_across_several_ranks() -> None:
     assert [found.rank for found in join(traces).origins] == [0, 2]
 
 
-def test_ranks_of_which_the_same_is_to_be_said_are_told_together() -> None:
+def test_ranks_with_the_same_note_share_one() -> None:
     received = message(15, group(0, 1, 2, 3), 9)
     broken = [replace(trace(rank), broken="RuntimeError in log") for rank in (2, 3)]
 
@@ -436,13 +434,13 @@ def test_a_message_of_a_channel_that_is_not_listed_is_refused() -> None:
         replace(trace(0, arrivals=(message(9, group(0, 2)),)), arrivals=(Message(9, "recv_", 1, 0, "finite", "nan"),))
 
 
-def test_what_was_special_about_the_pass_is_told_once() -> None:
+def test_what_was_special_about_the_pass_is_noted_once() -> None:
     marked = [trace(rank, labels=("marker fill", *(("eager",) if rank == 1 else ()))) for rank in (0, 1)]
 
     assert join(marked).notes == ("traced replay: marker fill", "traced replay of rank 1: eager")
 
 
-def test_without_an_origin_it_is_told_what_had_no_effect() -> None:
+def test_without_an_origin_the_notes_count_what_had_no_effect() -> None:
     without, found = (
         trace(0, num_contained=3, num_meant=2),
         trace(1, origins=(traced_origin(),), sinks=(sink(to_origin()),)),

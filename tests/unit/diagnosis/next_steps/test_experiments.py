@@ -40,7 +40,7 @@ def test_a_switch_that_the_run_does_not_have_is_not_named() -> None:
     assert overlap not in cheapest("operator", "uninitialised_or_race", off)
 
 
-def test_a_flag_stands_beside_its_value_and_is_never_proposed_with_it() -> None:
+def test_a_flag_is_named_with_its_value_and_never_proposed_with_it() -> None:
     fused = case(host_options={"transformer_impl": "transformer_engine"})
     local = case(host_options={"transformer_impl": "local"})
 
@@ -64,7 +64,7 @@ def test_the_order_of_two_causes_does_not_change_the_sentence() -> None:
     assert cheapest("operator", "data", case()) == cheapest("data", "operator", case())
 
 
-def test_another_attention_is_tried_where_attention_is_accused() -> None:
+def test_another_attention_is_tried_where_it_began_in_attention() -> None:
     attention = case(origin=(origin(module="decoder.layers.0.self_attention"),))
 
     assert "--attention-backend unfused" in cheapest("operator", "numerics", attention)

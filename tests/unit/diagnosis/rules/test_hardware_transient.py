@@ -14,7 +14,7 @@ ALONE = RankSets((5,), (0, 1), ())
 CALL = "aten.log.default on rank 5"
 
 
-def test_the_accused_call_is_finite_on_the_inputs_it_failed_on() -> None:
+def test_the_suspect_call_is_finite_on_the_inputs_it_failed_on() -> None:
     assert judge(case(passes=GONE, ranks=ALONE, arbitrations=(arbitration(repeats=8),))) == RankedCause(
         cause="hardware_transient",
         confidence=0.9,

@@ -42,7 +42,7 @@ def test_finalizing_divides_by_the_tokens_of_all_micro_batches() -> None:
     assert confidence(judge(case(origin=(division,), zero_tokens=(BatchSpot(5, 0), BatchSpot(5, 1))))) > 0.9
 
 
-def test_a_fully_masked_row_is_told_from_a_softmax_that_is_bad_in_the_backward() -> None:
+def test_a_fully_masked_row_differs_from_a_softmax_that_is_bad_in_the_backward() -> None:
     forward = origin(operator="_softmax", phase="forward")
 
     assert confidence(judge(case(origin=(forward,)))) == 0.95

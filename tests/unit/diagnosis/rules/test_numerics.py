@@ -28,7 +28,7 @@ def test_a_log_that_is_bad_in_higher_precision_too() -> None:
     )
 
 
-def test_the_values_outside_of_the_domain_are_told_with_their_sign() -> None:
+def test_the_values_outside_of_the_domain_are_named_with_their_sign() -> None:
     measured = origin(inputs=(replace(FINITE, lowest=-2.78906, highest=-1.5),))
     healthy = origin(inputs=(replace(FINITE, lowest=1.5, highest=2.78906),))
 

@@ -30,7 +30,7 @@ def test_an_operator_alone_is_a_suspicion() -> None:
     )
 
 
-def test_bad_here_with_a_finite_reference_convicts_it_and_a_second_device_settles_it() -> None:
+def test_a_finite_reference_speaks_for_it_and_a_second_bad_device_settles_it() -> None:
     here = judge(case(origin=(KERNEL,), arbitrations=(ALWAYS,)))
     both = judge(case(origin=(KERNEL,), arbitrations=(replace(ALWAYS, peer="bad"),)))
 
@@ -101,7 +101,7 @@ def test_what_is_not_known_of_the_inputs_is_said() -> None:
     assert judge(case(origin=(replace(KERNEL, inputs=(replace(FINITE, pattern="inf"),)),))) is None
 
 
-def test_a_log_of_values_inside_of_its_domain_is_accused() -> None:
+def test_a_log_of_values_inside_of_its_domain_is_suspect() -> None:
     inside = origin(inputs=(replace(FINITE, lowest=0.5, highest=2.0),))
     outside = origin(inputs=(replace(FINITE, lowest=-2.5, highest=2.0),))
 
@@ -111,7 +111,7 @@ def test_a_log_of_values_inside_of_its_domain_is_accused() -> None:
     assert judge(case(origin=(outside,))) is None
 
 
-def test_an_operator_used_outside_of_its_domain_is_not_accused() -> None:
+def test_an_operator_used_outside_of_its_domain_is_not_suspect() -> None:
     assert judge(case(origin=(origin(operator="log"),))) is None
 
 

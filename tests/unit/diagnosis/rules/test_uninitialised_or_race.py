@@ -50,7 +50,7 @@ def test_a_half_written_buffer_is_found_by_the_marker() -> None:
         ({"plain": "no", "marker": "no"}, 0.18),
     ],
 )
-def test_what_observing_does_to_the_fault_is_evidence(came_back: dict[str, str], expected: float) -> None:
+def test_a_fault_that_vanishes_when_observed_is_a_race(came_back: dict[str, str], expected: float) -> None:
     assert confidence(judge(case(passes=passes(**came_back)))) == expected
 
 
@@ -93,7 +93,7 @@ def test_a_gradient_buffer_that_was_bad_from_the_start() -> None:
     assert confidence(judge(case(origin=(stale,)))) == 0.92
 
 
-def test_an_expert_that_nobody_was_seen_to_write() -> None:
+def test_an_expert_gradient_without_a_known_writer() -> None:
     expert = origin(kind=OriginKind.UNSEEN, module="decoder.layers.3.mlp.experts")
 
     assert confidence(judge(case(origin=(expert,)))) == 0.38

@@ -75,7 +75,7 @@ def test_a_missing_key_with_a_default_takes_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told_as_of_a_single_file(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
+def test_an_error_reads_as_that_of_a_single_file(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
     content = to_json(postmortem(3, reduced=MANY))
     assert old in content
 

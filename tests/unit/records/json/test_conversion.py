@@ -56,7 +56,7 @@ def test_nan_is_read_back_as_nan() -> None:
     assert loss is not None and math.isnan(loss)
 
 
-def test_a_whole_number_stands_for_a_float() -> None:
+def test_a_whole_number_is_read_as_a_float() -> None:
     assert from_json(Sample, sample(number=2)).number == 2.0
 
 
@@ -150,7 +150,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     assert str(caught.value) == f"key (top) is '{'x' * 76}..., expected an object (Flags)"
 
 
-def test_another_schema_version_is_told_before_anything_else() -> None:
+def test_another_schema_version_is_reported_before_anything_else() -> None:
     tree = {"schema_version": 2, "unheard": "of"}
 
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_another_schema_version_is_told_before_anything_else() -> None:
         from_json(Incident, tree)
 
 
-def test_a_file_cut_short_is_told_from_a_wrong_one() -> None:
+def test_a_file_cut_short_is_distinguished_from_a_wrong_one() -> None:
     data = to_json(demo_postmortem(5))[:1000]
 
     with pytest.raises(PostmortemError, match=r"^a\.json: not JSON .* the file is damaged or was cut short$"):
@@ -174,7 +174,7 @@ def test_a_record_inside_a_list_is_checked_too() -> None:
         from_json(RankSets, tree)
 
 
-def test_a_value_of_any_depth_is_told_in_a_few_words() -> None:
+def test_a_value_of_any_depth_is_shown_in_a_few_words() -> None:
     deep: object = 0
     for _ in range(900):
         deep = [deep]
