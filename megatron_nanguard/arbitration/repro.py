@@ -34,7 +34,7 @@ try:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     from torch import Tensor
-    from torch.utils._pytree import tree_leaves
+    from torch.utils._pytree import tree_flatten
 except ModuleNotFoundError as missing:
     if __name__ != "__main__":
         raise
@@ -318,7 +318,7 @@ def _set_rng_state(call: Json, state: Tensor, device: torch.device) -> None:
 
 def named(result: Any, args: Mapping[str, Any]) -> Outputs:
     """The tensors of a result; an operator that returns nothing has written into its first argument."""
-    leaves = tree_leaves(next(iter(args.values())) if result is None else result)
+    leaves, _ = tree_flatten(next(iter(args.values())) if result is None else result)
     return [(str(index), leaf) for index, leaf in enumerate(leaf for leaf in leaves if isinstance(leaf, Tensor))]
 
 
