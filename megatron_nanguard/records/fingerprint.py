@@ -57,11 +57,11 @@ class HostChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """What a run was started with, enough to tell two attempts apart.
+    """What a run was started with, enough to distinguish two runs.
 
     Attributes:
         schema_version: form of this file.
-        run_id: name of the attempt.
+        run_id: name of the run.
         started: start time, UTC, ISO 8601.
         world_size: ranks of the run.
         versions: versions of the packages that matter.

@@ -214,7 +214,7 @@ class Incident:
 
     Attributes:
         schema_version: form of this file.
-        run_id: name of the attempt.
+        run_id: name of the run.
         step: step as the training log counts it, first step 1.
         kind: where the non-finite values were met first.
         summary: one or two sentences.

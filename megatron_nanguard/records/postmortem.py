@@ -193,7 +193,7 @@ class Postmortem:
 
     Attributes:
         schema_version: form of this file.
-        run_id: name of the attempt, the same on all ranks.
+        run_id: name of the run, the same on all ranks.
         step: step as the training log counts it, first step 1.
         kind: where the non-finite values were met first.
         phase: "signal" when written before the replay, "complete" at the end.
