@@ -62,7 +62,7 @@ def patch_points_page() -> str:
         "",
         "These functions of Megatron are wrapped at run time, and no other. Points of one group are applied together",
         f"or not at all. Without the groups {' and '.join(f'`{name}`' for name in ESSENTIAL)} a run is unguarded,",
-        "which is said once at its start. `nanguard doctor` says how each point stands in an environment.",
+        "which is said once at its start. `nanguard doctor` gives the state of each point in an environment.",
     ]
     for point in POINTS:
         lines += ["", *_point(point)]

@@ -61,7 +61,7 @@ def poison(values: Tensor, part: ElementRange, drill: Drill, previous: Tensor | 
             return
         chosen = positions(part, drill, head_width)
         if not chosen.numel():
-            raise DrillError(outside(drill, part))
+            raise DrillError(why_none(drill, part))
         values[_unravel(chosen.to(values.device) - part.start, tuple(values.shape))] = VALUES[drill.pattern]
 
 
@@ -81,7 +81,7 @@ def positions(part: ElementRange, drill: Drill, head_width: int | None) -> Tenso
     return torch.arange(max(first, part.start), max(first, part.start, min(first + size, part.end)))
 
 
-def outside(drill: Drill, part: ElementRange) -> str:
+def why_none(drill: Drill, part: ElementRange) -> str:
     """Return why `positions` found no element, for an error message."""
     if drill.index is None:
         return f"there are no elements in [{part.start}, {part.end}) of {part.shape}"

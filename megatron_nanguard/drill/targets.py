@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch.nn import Module
 
-from megatron_nanguard.drill.poison import ElementRange, outside, positions
+from megatron_nanguard.drill.poison import ElementRange, positions, why_none
 from megatron_nanguard.drill.spec import Drill, Phase
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.protocols import ModelChunk
@@ -60,7 +60,7 @@ def find_entries(drill: Drill, model: DrilledModel) -> list[ParameterEntry]:
     if not parts:
         raise DrillError(f"drill {drill.text!r}: the optimizer of this rank owns no part of {drill.target}")
     if not any(positions(part, drill, model.head_width).numel() for part in parts):
-        raise DrillError(f"drill {drill.text!r}: {outside(drill, parts[0])}")
+        raise DrillError(f"drill {drill.text!r}: {why_none(drill, parts[0])}")
     return entries
 
 

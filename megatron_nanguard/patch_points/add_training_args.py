@@ -23,7 +23,7 @@ POINT = PatchPoint(
     name="options",
     group="options",
     targets=(Target("megatron.training.arguments:_add_training_args", parameters=("parser",)),),
-    why="called once per parser in every release, looked up at call time, copied by nobody",
+    why="every release calls it once per parser and looks it up by name at that moment; no module holds a copy",
     lost="--nanguard on the command line; the NANGUARD_* environment variables still work",
     make_wrapper=make_wrapper,
 )

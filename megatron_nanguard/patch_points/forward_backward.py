@@ -1,4 +1,4 @@
-"""Open a step when the pipeline schedule is called, and follow its micro-batches."""
+"""Begin a step when the pipeline schedule is called, and follow its micro-batches."""
 
 from __future__ import annotations
 

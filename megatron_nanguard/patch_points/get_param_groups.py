@@ -1,4 +1,4 @@
-"""See the model chunks when their parameters are sorted into groups: names exist nowhere later."""
+"""Register model chunks when their parameters are sorted into groups: Megatron does not keep their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POINT = PatchPoint(
             copies=("megatron.core.optimizer.muon:_get_param_groups",),
         ),
     ),
-    why="serves trainers that bound the optimizer factory before us; the method of the same name is another function",
+    why="for trainers that imported the optimizer factory before it was wrapped; the method of this name is another",
     lost="names of parameters where the trainer holds its own copy of the optimizer factory",
     make_wrapper=make_wrapper,
 )

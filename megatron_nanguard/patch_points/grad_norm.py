@@ -1,4 +1,4 @@
-"""Observe the gradient norm that the host computes; what shows only there comes after the vote."""
+"""Read the gradient norm that Megatron computes, after the vote of the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meet the other ranks as soon as the parallel groups exist."""
+"""Begin the handshake of the ranks as soon as the parallel groups exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POINT = PatchPoint(
             parameters=("tensor_model_parallel_size", "pipeline_model_parallel_size"),
         ),
     ),
-    why="the first moment at which every rank that will train is up and in the same call",
+    why="the first call in which every rank that will train takes part",
     lost="the handshake comes later, when the model is wrapped for data parallelism",
     make_wrapper=make_wrapper,
 )

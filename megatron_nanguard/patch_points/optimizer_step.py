@@ -1,4 +1,4 @@
-"""Take part in the vote on ranks without trainable parameters, whose step() returns before prepare_grads."""
+"""Let ranks without trainable parameters vote, since their step() returns before prepare_grads."""
 
 from __future__ import annotations
 

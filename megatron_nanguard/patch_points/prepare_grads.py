@@ -30,7 +30,7 @@ POINT = PatchPoint(
         ),
         Target("megatron.core.models.mimo.optimizer:MimoOptimizer.prepare_grads", since="0.17", parameters=("self",)),
     ),
-    why="weights, gradients and loss scale are still those of the step; every step() answers True with a skip",
+    why="weights, gradients and loss scale are still those of the step; every step() skips if it returns True",
     lost="the decision: the run is unguarded",
     make_wrapper=make_wrapper,
 )

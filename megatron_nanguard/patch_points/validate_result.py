@@ -1,4 +1,4 @@
-"""Keep the host from raising on one rank alone for a NaN; leave everything else that it checks."""
+"""Keep Megatron from raising for a NaN on one rank alone; its other checks stay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from megatron_nanguard.megatron_api.protocols import RerunStateMachine
 
 
-def make_wrapper(stands_aside: Callable[[object], bool]) -> Wrapper:
-    """``stands_aside(rejection_func)`` says whether this check is taken over by the guard."""
+def make_wrapper(is_taken_over: Callable[[object], bool]) -> Wrapper:
+    """``is_taken_over(rejection_func)`` says whether the guard does this check instead of Megatron."""
 
     def validate_result(wrapped: Wrapped, instance: RerunStateMachine, args: Args, kwargs: Kwargs) -> object:
         rejection_func = kwargs["rejection_func"] if "rejection_func" in kwargs else args[1]
-        return None if stands_aside(rejection_func) else wrapped(*args, **kwargs)
+        return None if is_taken_over(rejection_func) else wrapped(*args, **kwargs)
 
     return validate_result
 

@@ -1,4 +1,4 @@
-"""Know every model chunk that is wrapped for data parallelism."""
+"""Register every model chunk that is wrapped for data parallelism."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POINT = PatchPoint(
             parameters=("self", "config", "ddp_config"),
         ),
     ),
-    why="handshake of last resort, and chunks of trainers that go past the optimizer factory",
+    why="last occasion for the handshake, and the chunks of trainers that do not call the optimizer factory",
     lost="trainers without initialize_model_parallel run unguarded",
     make_wrapper=make_wrapper,
 )
