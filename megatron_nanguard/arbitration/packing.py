@@ -34,7 +34,7 @@ class Packer:
         """Positional and keyword arguments of an operator, with the names of its schema.
 
         Raises:
-            CannotSave: a value has no form in a file.
+            CannotSave: a value cannot be written to a file.
         """
         names = [argument.name for argument in func._schema.arguments]
         positional = tuple(self.argument(name, value) for name, value in zip(names, args, strict=False))
@@ -44,7 +44,7 @@ class Packer:
         """One argument.
 
         Raises:
-            CannotSave: its value has no form in a file.
+            CannotSave: its value cannot be written to a file.
         """
         if isinstance(value, (list, tuple)):
             values = (self._value(f"{name}.{index}", item) for index, item in enumerate(value))

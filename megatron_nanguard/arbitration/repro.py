@@ -353,8 +353,8 @@ def count(tensor: Tensor) -> Counts:
 def is_bad(call: Json, outputs: Outputs) -> bool:
     """Whether the result is as bad as it was in the run: NaN again, or where it was Inf, the same Inf or worse.
 
-    An Inf does not stand for a NaN that is gone, since an Inf beside it may be meant. Where the outputs were finite in
-    the run, anything bad counts.
+    An Inf does not replace a NaN that is gone, since it may be intended, such as that of a mask. Where the outputs were
+    finite in the run, anything bad counts.
     """
     before = {output["name"]: set(_words(_counts_in_run(output))) for output in call["outputs"]}
     was_finite = not any(before.values())

@@ -95,9 +95,9 @@ def replay(
         rerun_machine_off(),
         weights_stay(call.chunks),
         followed(call.chunks, _both(at, after_backward)),
-        # optimizer.step runs under no_grad. Without the recorded mode there would be no backward, and equal losses.
+        # optimizer.step runs under no_grad. Without the recorded mode there would be no backward, at equal losses.
         torch.set_grad_enabled(call.grad_mode),
-        # In the engine's own threads sequence numbers of autograd nodes would not be unique.
+        # Threads of the autograd engine count sequence numbers each for itself; the tracer needs unique ones.
         torch.autograd.set_multithreading_enabled(False),
         during or nullcontext(),
     ):

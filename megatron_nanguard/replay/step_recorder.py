@@ -123,7 +123,7 @@ class StepRecorder:
 
 
 def _form(batch: Batch) -> list[list[list[tuple[str, torch.Size]]]]:
-    """Names and shapes of all tensors. What pipeline stages send to each other has sizes that follow from these."""
+    """Names and shapes of all tensors. The shapes that pipeline stages exchange follow from these."""
     return [[_shapes(item) for item in items] for items in batch]
 
 
