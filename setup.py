@@ -54,6 +54,7 @@ setup(
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.2",
+            "pytest-xdist>=3.5",
             "ruff>=0.6",
             "mypy>=1.11",
             "jsonschema>=4.20",

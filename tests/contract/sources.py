@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import importlib.metadata
 import subprocess
 import sys
@@ -76,7 +77,7 @@ class Release:
 
 
 def parse(text: str) -> ast.Module:
-    """The syntax tree of a source of the host; what Python thinks of its escape sequences is no affair of ours."""
+    """The syntax tree of a source of the host; Python's warnings about its escape sequences are ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         return ast.parse(text)
@@ -140,10 +141,12 @@ def is_source(path: str) -> bool:
 def download(version: str) -> Path:
     """The wheel of one release, from the cache or else from the package registry."""
     pattern = f"megatron_core-{version}-*.whl"
-    if not list(CACHE.glob(pattern)):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        target = ["--no-deps", "--only-binary=:all:", "--python-version=3.10"]
-        target += [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 24, 28)]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={CACHE}", *target]
-        subprocess.run([*command, f"{DISTRIBUTION}=={version}"], check=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests run in several processes
+        if not list(CACHE.glob(pattern)):
+            target = ["--no-deps", "--only-binary=:all:", "--python-version=3.10"]
+            target += [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 24, 28)]
+            command = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={CACHE}", *target]
+            subprocess.run([*command, f"{DISTRIBUTION}=={version}"], check=True)
     return next(CACHE.glob(pattern))

@@ -90,7 +90,7 @@ def test_a_poll_that_fails_is_no_fault_of_the_guard(
 def test_a_driver_that_hangs_costs_seconds_and_a_line(
     watch: Watch, tmp_path: Path, released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling.Poll.__init__, "__defaults__", (1.0,))
+    monkeypatch.setattr(polling.Poll.__init__, "__defaults__", (3.0,))
     began = time.monotonic()
     found = incident_with(HealthWatch(0, "cuda:0", "", [Hung(released)]), watch, tmp_path)
     assert time.monotonic() - began < 10.0
