@@ -1,8 +1,15 @@
+"""A trace: its phases in words, and its messages."""
+
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
-from megatron_nanguard.records.trace import PHASE_WORDS, Phase, place_words
+import pytest
+
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.trace import PHASE_WORDS, Message, Phase, place_words
+from tests.unit.diagnosis.factories import group, message, trace
 
 
 def test_a_place_is_a_phase_and_its_micro_batch() -> None:
@@ -13,3 +20,8 @@ def test_a_place_is_a_phase_and_its_micro_batch() -> None:
 
 def test_every_phase_has_words() -> None:
     assert set(get_args(Phase)) == set(PHASE_WORDS)
+
+
+def test_a_message_of_a_channel_that_is_not_listed_is_refused() -> None:
+    with pytest.raises(PostmortemError, match=r"^a message has channel 1, 1 are listed$"):
+        replace(trace(0, arrivals=(message(9, group(0, 2)),)), arrivals=(Message(9, "recv_", 1, 0, "finite", "nan"),))

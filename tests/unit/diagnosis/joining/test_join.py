@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.diagnosis.joining.join import Joined, join
-from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.incident import Infected
-from megatron_nanguard.records.trace import CauseLink, Message, OriginKind, RankTrace, TensorFacts, TracedPlace
+from megatron_nanguard.records.trace import CauseLink, OriginKind, RankTrace, TensorFacts, TracedPlace
 from tests.unit.diagnosis.factories import (
     LAYOUT_A,
     NAN,
@@ -194,26 +193,6 @@ def test_two_independent_faults_are_both_named_and_each_rank_is_attributed_to_th
     assert [(one.rank, one.from_ranks) for one in joined.infected] == [(0, (2,)), (4, (5,))]
 
 
-def test_what_a_message_proves_to_be_earlier_comes_first_whatever_its_number() -> None:
-    """Rank 2 departs with its fault (event 90) before rank 0 receives it (event 3) and fails on its own (event 4)."""
-    sent = message(90, group(0, 2), sent="nan", causes=to_origin())
-    traces = [
-        trace(2, origins=(traced_origin(80),), departures=(sent,)),
-        trace(
-            0,
-            origins=(traced_origin(4),),
-            arrivals=(message(3, group(0, 2)),),
-            sinks=(sink((*to_arrival(0), *to_origin())),),
-        ),
-    ]
-
-    joined = join(traces)
-
-    assert [found.rank for found in joined.origins] == [2, 0]
-    assert joined.infected == ()
-    assert joined.notes == ("rank 0 has an origin of its own and was reached by DP all-reduce as well",)
-
-
 def test_an_origin_beyond_a_missing_rank_is_said_to_be_there() -> None:
     without_5 = [each for each in layout_a() if each.rank != 5]
 
@@ -244,36 +223,6 @@ def test_a_broken_rank_is_left_out_with_its_reason() -> None:
         "rank 5 gave no verdict: RuntimeError in log",
         "origin lies beyond rank 5, whose trace is broken",
     )
-
-
-def test_a_sender_whose_list_was_cut_is_not_called_finite() -> None:
-    received = message(15, p2p(0, 4), 9, operator="recv_")
-    others = tuple(message(event, group(0, 1), event, sent="nan") for event in range(256))
-    cut = trace(0, departures=others, truncated=3)
-
-    joined = join([cut, trace(4, arrivals=(received,), sinks=(sink(to_arrival(0)),))])
-
-    assert joined.origins == ()
-    assert joined.notes == ("the walk ended at a list that was cut on rank 0; there may be further origins",)
-
-
-def test_a_later_message_in_a_cut_list_shows_that_the_earlier_one_was_finite() -> None:
-    received = message(15, p2p(0, 4), 9, operator="recv_")
-    others = tuple(message(event, p2p(0, 4), 2 * event, operator="send", sent="nan") for event in range(256))
-    cut = trace(0, departures=others, truncated=3)
-
-    joined = join([cut, trace(4, arrivals=(received,), sinks=(sink(to_arrival(0)),))])
-
-    assert [found.operator for found in joined.origins] == ["recv_"]
-
-
-def test_a_cause_that_was_cut_away_is_no_unseen_writer() -> None:
-    eight = tuple(traced_origin(event) for event in range(8))
-
-    joined = join([trace(0, origins=eight, truncated=1, sinks=(sink(to_origin(8)),))])
-
-    assert joined.origins == ()
-    assert joined.notes == ("the walk ended at a list that was cut on rank 0; there may be further origins",)
 
 
 def test_a_gradient_without_a_known_writer_is_an_origin_of_its_own() -> None:
@@ -371,83 +320,3 @@ def test_gradients_of_tied_embeddings_reach_a_rank_that_was_bad_already() -> Non
     )
     again = message(21, tp, 1, sent="nan", causes=to_origin())
     assert join([replace(traces[0], departures=(partner.message, again.message)), same_way]).also_infected == ()
-
-
-def test_calls_that_cross_on_two_ranks_do_not_stop_the_sorting() -> None:
-    """Rank 0 starts the first collective before the second, rank 1 the other way round; neither waits."""
-    first, second = group(0, 1), group(0, 1, 2)
-    orders = {0: ((20, first), (30, second)), 1: ((20, second), (30, first))}
-    traces = [
-        trace(
-            rank,
-            origins=(traced_origin(event),),
-            arrivals=[message(number, channel, sent="nan", causes=to_origin()) for number, channel in orders[rank]],
-            sinks=(sink(to_origin()),),
-        )
-        for rank, event in ((0, 12), (1, 11))
-    ]
-
-    assert [found.rank for found in join(traces).origins] == [1, 0]
-
-
-def test_origins_are_ordered_across_several_ranks() -> None:
-    """From rank 0 by rank 1 to rank 2, which has the lowest numbers and fails last."""
-    there, on = p2p(0, 1), p2p(1, 2)
-    traces = [
-        trace(
-            0,
-            origins=(traced_origin(80),),
-            departures=(message(90, there, operator="send", sent="nan", causes=to_origin()),),
-            sinks=(sink(to_origin()),),
-        ),
-        trace(
-            1,
-            arrivals=(message(40, there, operator="recv_"),),
-            departures=(message(50, on, operator="send", sent="nan", causes=to_arrival(0)),),
-        ),
-        trace(
-            2,
-            origins=(traced_origin(4),),
-            arrivals=(message(3, on, operator="recv_"),),
-            sinks=(sink((*to_arrival(0), *to_origin())),),
-        ),
-    ]
-
-    assert [found.rank for found in join(traces).origins] == [0, 2]
-
-
-def test_ranks_with_the_same_note_share_one() -> None:
-    received = message(15, group(0, 1, 2, 3), 9)
-    broken = [replace(trace(rank), broken="RuntimeError in log") for rank in (2, 3)]
-
-    joined = join([trace(0, arrivals=(received,), sinks=(sink(to_arrival(0)),)), *broken], missing=(1,))
-
-    assert joined.notes == (
-        "ranks 2, 3 gave no verdict: RuntimeError in log",
-        "origin lies beyond rank 1, whose trace is missing",
-        "origin lies beyond ranks 2, 3, whose trace is broken",
-    )
-
-
-def test_a_message_of_a_channel_that_is_not_listed_is_refused() -> None:
-    with pytest.raises(PostmortemError, match=r"^a message has channel 1, 1 are listed$"):
-        replace(trace(0, arrivals=(message(9, group(0, 2)),)), arrivals=(Message(9, "recv_", 1, 0, "finite", "nan"),))
-
-
-def test_what_was_special_about_the_pass_is_noted_once() -> None:
-    marked = [trace(rank, labels=("marker fill", *(("eager",) if rank == 1 else ()))) for rank in (0, 1)]
-
-    assert join(marked).notes == ("traced replay: marker fill", "traced replay of rank 1: eager")
-
-
-def test_without_an_origin_the_notes_count_what_had_no_effect() -> None:
-    without, found = (
-        trace(0, num_contained=3, num_meant=2),
-        trace(1, origins=(traced_origin(),), sinks=(sink(to_origin()),)),
-    )
-
-    assert join([without, trace(1, num_meant=1)]).notes == (
-        "bad events without effect on any gradient, loss or message: 3",
-        "infinities that were meant, such as those of a mask: 3",
-    )
-    assert join([without, found]).notes == ()
