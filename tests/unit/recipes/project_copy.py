@@ -50,15 +50,15 @@ class ProjectCopy:
             file.write(text)
 
     def insert(self, path: str, before: str, text: str) -> None:
-        """Add text to a file, before another text that the file has exactly once."""
+        """Add lines to a file, before the only line that begins with `before`."""
         file = self.root / path
-        old = file.read_text(encoding="utf-8")
-        assert old.count(before) == 1, f"{path} has {before!r} {old.count(before)} times"
-        file.write_text(old.replace(before, text + before), encoding="utf-8")
+        lines = file.read_text(encoding="utf-8").split("\n")
+        (number,) = (number for number, line in enumerate(lines) if line.startswith(before))
+        file.write_text("\n".join([*lines[:number], text.rstrip("\n"), *lines[number:]]), encoding="utf-8")
 
-    def python(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run Python in the copy, with the package of the copy."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root)}
+    def python(self, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in the copy, with the package of the copy and the given environment variables."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root), **variables}
         return subprocess.run(
             [sys.executable, *args], cwd=self.root, env=environment, capture_output=True, text=True, check=False
         )

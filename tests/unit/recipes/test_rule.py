@@ -1,19 +1,11 @@
-"""The recipe of CONTRIBUTING.md for a rule, followed to the letter in a copy of the package."""
+"""The recipe of CONTRIBUTING.md for a rule, followed to the letter in a copy of the project."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-import megatron_nanguard
-
-PACKAGE = Path(megatron_nanguard.__file__).parent
+from tests.unit.recipes.project_copy import ProjectCopy
 
 MEMBER = """\
     COSMIC_RAY = (
@@ -77,30 +69,18 @@ print(json.dumps({
 """
 
 
-def insert(file: Path, before: str, text: str) -> None:
-    """Add text in front of the only line that begins with `before`."""
-    lines = file.read_text(encoding="utf-8").split("\n")
-    (number,) = (number for number, line in enumerate(lines) if line.startswith(before))
-    file.write_text("\n".join([*lines[:number], text.rstrip("\n"), *lines[number:]]), encoding="utf-8")
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The package, to be edited."""
-    return shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def test_a_member_of_the_enum_a_file_and_its_line_in_the_tuple_are_seen_through_to_every_report(copy: Path) -> None:
-    insert(copy / "records/causes.py", "    CHECKER_ARTIFACT = (", MEMBER)
-    (copy / "diagnosis/rules/cosmic_ray.py").write_text(RULE)
-    insert(copy / "diagnosis/rules/__init__.py", "    data,", "    cosmic_ray,")
-    insert(copy / "diagnosis/rules/__init__.py", "    checker_artifact.judge,", "    cosmic_ray.judge,")
-    insert(copy / "report/lang/zh/diagnosis.json", '  "loss or mask": ', CHINESE)
-
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy.parent), str(PACKAGE.parent)])}
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT], env=environment, cwd=copy.parent, capture_output=True, text=True
+def test_a_member_of_the_enum_a_file_and_its_line_in_the_tuple_are_seen_through_to_every_report(tmp_path: Path) -> None:
+    project = ProjectCopy(tmp_path)
+    project.insert("megatron_nanguard/records/causes.py", "    CHECKER_ARTIFACT = (", MEMBER)
+    rules = "megatron_nanguard/diagnosis/rules/__init__.py"
+    project.write("megatron_nanguard/diagnosis/rules/cosmic_ray.py", RULE)
+    project.insert(rules, "    data,", "    cosmic_ray,")
+    project.insert(
+        "megatron_nanguard/diagnosis/rules/__init__.py", "    checker_artifact.judge,", "    cosmic_ray.judge,"
     )
+    project.insert("megatron_nanguard/report/lang/zh/diagnosis.json", '  "loss or mask": ', CHINESE)
+
+    done = project.python("-c", REPORT)
 
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)

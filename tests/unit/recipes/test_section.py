@@ -1,17 +1,11 @@
-"""The recipe of CONTRIBUTING.md for a report section, followed to the letter in a copy of the package."""
+"""The recipe of CONTRIBUTING.md for a report section, followed to the letter in a copy of the project."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import megatron_nanguard
-
-PACKAGE = Path(megatron_nanguard.__file__).parent
+from tests.unit.recipes.project_copy import ProjectCopy
 
 SECTION = '''\
 """The clocks of the devices."""
@@ -50,22 +44,14 @@ print(json.dumps([pipe.getvalue(), terminal.getvalue(), report_html(opened)]))
 
 
 def test_a_new_file_and_its_line_in_the_table_show_in_text_terminal_and_page(tmp_path: Path) -> None:
-    sections = (
-        shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-        / "report"
-        / "sections"
-    )
-    (sections / "clocks.py").write_text(SECTION)
-    table = (sections / "__init__.py").read_text()
-    table = table.replace("    causes,\n", "    causes,\n    clocks,\n", 1)
-    table = table.replace('    "notes": ', '    "clocks": clocks.describe,\n    "notes": ', 1)
-    (sections / "__init__.py").write_text(table)
+    project = ProjectCopy(tmp_path)
+    project.write("megatron_nanguard/report/sections/clocks.py", SECTION)
+    project.insert("megatron_nanguard/report/sections/__init__.py", "    causes,", "    clocks,")
+    project.insert("megatron_nanguard/report/sections/__init__.py", '    "notes": ', '    "clocks": clocks.describe,')
 
-    environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])}
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = project.python("-c", REPORT, TERM="dumb")
 
+    assert done.returncode == 0, done.stderr
     text, terminal, page = json.loads(done.stdout)
     assert "\nDevice clocks\n  step  read at 3\n\nRun and step\n" in text
     assert "\nDevice clocks\n  step  read at 3\n" in terminal

@@ -1,17 +1,12 @@
-"""The recipe of CONTRIBUTING.md for a patch point, followed to the letter in a copy of the package."""
+"""The recipe of CONTRIBUTING.md for a patch point, followed to the letter in a copy of the project."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import megatron_nanguard
-
-PACKAGE = Path(megatron_nanguard.__file__).parent
+from tests.unit.recipes.project_copy import ProjectCopy
 
 NEW_FILE = '''"""See when the learning rate moves on."""
 
@@ -70,27 +65,18 @@ assert scheduler.num_steps == 4
 """
 
 
-def insert(file: Path, before: str, line: str) -> None:
-    """Add one line in front of the only one that begins with `before`."""
-    lines = file.read_text().split("\n")
-    (number,) = (number for number, each in enumerate(lines) if each.startswith(before))
-    file.write_text("\n".join([*lines[:number], line, *lines[number:]]))
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The package, to be edited."""
-    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path / PACKAGE.name
-
-
 @pytest.mark.timeout(180)
-def test_one_file_one_line_in_the_table_and_one_handler_make_a_patch_point(copy: Path) -> None:
-    (copy / "patch_points/scheduler_step.py").write_text(NEW_FILE)
-    insert(copy / "patch_points/__init__.py", "    start_grad_sync,", "    scheduler_step,")
-    insert(copy / "patch_points/__init__.py", "    start_grad_sync.POINT,", "    scheduler_step.POINT,")
-    handler = "lambda increment: self.counts.update(rate=increment)"
-    insert(copy / "guard/guard.py", '            "start_grad_sync":', f'            "scheduler_step": {handler},')
-    command = [sys.executable, "-c", USE]
-    done = subprocess.run(command, cwd=copy.parent, env={"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+def test_one_file_one_line_in_the_table_and_one_handler_make_a_patch_point(tmp_path: Path) -> None:
+    project = ProjectCopy(tmp_path)
+    points = "megatron_nanguard/patch_points/__init__.py"
+    project.write("megatron_nanguard/patch_points/scheduler_step.py", NEW_FILE)
+    project.insert(points, "    start_grad_sync,", "    scheduler_step,")
+    project.insert(
+        "megatron_nanguard/patch_points/__init__.py", "    start_grad_sync.POINT,", "    scheduler_step.POINT,"
+    )
+    handler = '            "scheduler_step": lambda increment: self.counts.update(rate=increment),'
+    project.insert("megatron_nanguard/guard/guard.py", '            "start_grad_sync":', handler)
+
+    done = project.python("-c", USE)
+
     assert done.returncode == 0, done.stderr
