@@ -210,7 +210,7 @@ SIDES_OF_ONE_CONCEPT = {
     "errors.py": {".", "cpurun"},
     "health.py": {"records", "diagnosis", "report/sections"},
     "incident.py": {"records", "postmortem/merging"},
-    "origins.py": {"tracing/walking", "diagnosis/joining", "report/sections"},
+    "origins.py": {"diagnosis/joining", "report/sections"},
     "parameters.py": {"records", "report/sections"},
     "propagation.py": {"report/sections", "report/html/pictures"},
     "replay.py": {"records", "cli"},

@@ -13,7 +13,7 @@ from megatron_nanguard.tracing.recording.events import SinkRead, Trace
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern
 from megatron_nanguard.tracing.walking.message_records import MessageRecords
-from megatron_nanguard.tracing.walking.origins import group_origins, origin_record
+from megatron_nanguard.tracing.walking.origin_records import group_origins, origin_record
 from megatron_nanguard.tracing.walking.walk import Walk
 
 _MOST_SINKS: Final = 64

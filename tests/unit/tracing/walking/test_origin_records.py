@@ -174,4 +174,4 @@ def test_source_line_is_that_of_the_call(operator: str) -> None:
     line = (lambda: None).__code__.co_firstlineno + 1
     (origin,) = trace_loss(lambda: call(-ONES).sum()).origins
     assert origin.place.source_line is not None
-    assert f"test_origins.py:{line} in " in origin.place.source_line
+    assert f"test_origin_records.py:{line} in " in origin.place.source_line
