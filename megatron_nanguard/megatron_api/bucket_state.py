@@ -63,8 +63,8 @@ def is_dispatched(group: AnyBucketGroup) -> bool:
 
 
 @contextmanager
-def weights_stay(chunks: Sequence[ModelChunk]) -> Iterator[None]:
-    """Prevent that weights are gathered again: a gather would repair a weight that went bad after the last one.
+def without_weight_gather(chunks: Sequence[ModelChunk]) -> Iterator[None]:
+    """Gather no weights inside this context: a gather would repair a weight that went bad after the last one.
 
     The bucket groups stay marked as gathered; the function that `keep` returned restores the marks.
 

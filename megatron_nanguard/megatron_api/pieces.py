@@ -97,7 +97,7 @@ def surviving_local_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
         # Set from 0.16 on while a step reduces whole buckets in order to save the gradients.
         if vars(chunk).get("force_all_reduce", False):
             continue
-        foreign = summed_further(chunk)
+        foreign = params_summed_beyond_dp(chunk)
         for buffer_number, buffer in enumerate(grad_buffers(chunk)):
             runs = _runs(buffer, unwanted=foreign)
             for bucket_number, start, end in _untouched_ranges(buffer):
@@ -119,7 +119,7 @@ def parameter_segments(chunks: Sequence[ModelChunk], piece: Piece) -> list[Segme
     return segments
 
 
-def summed_further(chunk: ModelChunk) -> set[int]:
+def params_summed_beyond_dp(chunk: ModelChunk) -> set[int]:
     """Return the ids of the chunk's parameters whose gradients are also summed over TP, PP or GTP ranks.
 
     Their buffer no longer holds this rank's own values afterwards, not even in the shards that it does not own.

@@ -18,7 +18,7 @@ SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 
 
 @contextmanager
-def followed(chunks: Sequence[ModelChunk], around: Around) -> Iterator[None]:
+def intercept_steps(chunks: Sequence[ModelChunk], around: Around) -> Iterator[None]:
     """Run every forward and backward step inside the context that `around` gives for it.
 
     Source: megatron/core/pipeline_parallel/schedules.py, forward_step (``model`` and ``current_microbatch`` in every

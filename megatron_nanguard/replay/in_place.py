@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.megatron_api.bucket_state import weights_stay, zero_gradients
+from megatron_nanguard.megatron_api.bucket_state import without_weight_gather, zero_gradients
 from megatron_nanguard.megatron_api.process_state import rerun_machine_off
-from megatron_nanguard.megatron_api.schedules import Around, followed
+from megatron_nanguard.megatron_api.schedules import Around, intercept_steps
 from megatron_nanguard.replay.data_iterators import Batch
 from megatron_nanguard.replay.digests import Digests
 from megatron_nanguard.replay.gradient_copy import GradientCopy
@@ -93,8 +93,8 @@ def replay(
     with (
         call.recording.handed_out_again(batch),
         rerun_machine_off(),
-        weights_stay(call.chunks),
-        followed(call.chunks, _both(at, after_backward)),
+        without_weight_gather(call.chunks),
+        intercept_steps(call.chunks, _both(at, after_backward)),
         # optimizer.step runs under no_grad. Without the recorded mode there would be no backward, at equal losses.
         torch.set_grad_enabled(call.grad_mode),
         # Threads of the autograd engine count sequence numbers each for itself; the tracer needs unique ones.

@@ -26,7 +26,7 @@ from torch import Tensor
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.device import training_device
 from megatron_nanguard.megatron_api.model_chunks import layer_number
-from megatron_nanguard.megatron_api.schedules import followed
+from megatron_nanguard.megatron_api.schedules import intercept_steps
 from megatron_nanguard.parameters.global_names import name_modules, name_parameters
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.trace import RankTrace
@@ -116,7 +116,7 @@ class Host:
                 self.chunks = model if isinstance(model, list) else [model]
                 self.recorder = StepRecorder(self.chunks, training_device())
                 self.plant()
-            with followed(self.chunks, self.at):
+            with intercept_steps(self.chunks, self.at):
                 return original(**self.recorder.open(original, kwargs))
 
         return forward_backward

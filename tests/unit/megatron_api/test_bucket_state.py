@@ -67,7 +67,7 @@ def test_weights_are_gathered_once_and_the_functions_that_gather_come_back() -> 
     chunk.bucket_groups, chunk.expert_parallel_bucket_groups = [under_way], [plain]
     chunk.config.param_sync_func = gather = [print]
     put_back = bucket_state.keep([chunk])
-    with bucket_state.weights_stay([chunk]):
+    with bucket_state.without_weight_gather([chunk]):
         assert (under_way.param_gather_dispatched, under_way.param_gather_handle) == (True, None)
         assert chunk.config.param_sync_func is None
     assert chunk.config.param_sync_func is gather

@@ -8,8 +8,8 @@ from megatron_nanguard.megatron_api.pieces import (
     NO_BUFFER,
     Piece,
     parameter_segments,
+    params_summed_beyond_dp,
     reduced_pieces,
-    summed_further,
     surviving_local_pieces,
 )
 from tests.unit.megatron_api.chunks import Chunk, Group
@@ -97,7 +97,7 @@ def test_a_chunk_without_buffers_is_one_piece_per_gradient() -> None:
 
 
 def names(chunk: Chunk) -> set[str]:
-    ids = summed_further(chunk)
+    ids = params_summed_beyond_dp(chunk)
     return {name for name, param in chunk.named_parameters() if id(param) in ids}
 
 

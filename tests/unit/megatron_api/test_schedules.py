@@ -1,4 +1,4 @@
-"""Forward and backward steps of the schedules are followed by micro-batch and chunk, then left as they were."""
+"""Forward and backward steps run in a context by micro-batch and chunk; afterwards the originals are back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.megatron_api.schedules import followed
+from megatron_nanguard.megatron_api.schedules import intercept_steps
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_backward_step_belongs_to_the_forward_step_that_made_its_output(schedu
 
     first, second, outputs = object(), object(), [object(), object(), object()]
     before = schedules.forward_step, schedules.backward_step
-    with followed([first, second], around):  # type: ignore[list-item]
+    with intercept_steps([first, second], around):  # type: ignore[list-item]
         schedules.forward_step(lambda: outputs[0], None, first, current_microbatch=0)
         schedules.forward_step(lambda: outputs[1], None, second, 4)
         assert schedules.backward_step(1, [outputs[1]], 2, 3, config=5) == (1, [outputs[1]], 2, 3, 5)
