@@ -19,12 +19,12 @@ from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.store_barrier import StoreBarrier
 from megatron_nanguard.screening.timed_operation import TimedResult, run_timed
 
-COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """Backend of torch.distributed by kind of device."""
 MEMORY_SHARES = {"cpu": 0.01, "cuda": 0.5, "npu": 0.5}
 """Default share of the free memory; the CPU takes seconds for each GiB."""
 LEAVE_SECONDS = 5.0
-LONGEST = timedelta(hours=1)
+ACCELERATOR_TIMEOUT = timedelta(hours=1)
 """Timeout of a process group on accelerators, where it would end the process without a report: ours expires first."""
 
 
@@ -66,9 +66,9 @@ class Participant:
         """
         backend = training_device()
         device = torch.device(backend.take(int(os.environ.get("LOCAL_RANK", "0"))))
-        longest = _longest(COLLECTIVES[backend.backend], deadline)
+        timeout = _group_timeout(BACKENDS[backend.backend], deadline)
         try:
-            dist.init_process_group(COLLECTIVES[backend.backend], timeout=longest)
+            dist.init_process_group(BACKENDS[backend.backend], timeout=timeout)
         except RuntimeError as error:
             raise NanguardError(
                 f"rank {os.environ['RANK']}: the {world_size()} ranks did not come together in {deadline:g} s "
@@ -93,7 +93,7 @@ class Participant:
         made: list[dist.ProcessGroup] = []
 
         def make() -> None:
-            group = dist.new_group(list(ranks), timeout=_longest(dist.get_backend(), self.deadline))
+            group = dist.new_group(list(ranks), timeout=_group_timeout(dist.get_backend(), self.deadline))
             if isinstance(group, dist.ProcessGroup):
                 made.append(group)
 
@@ -121,5 +121,5 @@ class Participant:
         dist.destroy_process_group()
 
 
-def _longest(backend: str, deadline: float) -> timedelta:
-    return timedelta(seconds=deadline) if backend == "gloo" else LONGEST
+def _group_timeout(backend: str, deadline: float) -> timedelta:
+    return timedelta(seconds=deadline) if backend == "gloo" else ACCELERATOR_TIMEOUT
