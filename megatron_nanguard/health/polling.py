@@ -91,7 +91,9 @@ class Poll:
             name: self._answers.get(name) or SourceAnswer(problem=f"{name}: no answer after {waited:.0f} s")
             for name in self._threads
         }
-        return answers | {name: SourceAnswer(problem=f"{name}: hangs since an earlier look") for name in self._hanging}
+        return answers | {
+            name: SourceAnswer(problem=f"{name}: has hung since an earlier poll") for name in self._hanging
+        }
 
     def hanging(self) -> dict[str, threading.Thread]:
         """Source to thread, of the sources that are past the time limit and have not answered."""

@@ -35,7 +35,7 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def settled(watched: HealthWatch) -> DeviceHealth:
-    """A look that has all the time it wants."""
+    """The report after another poll without a short time limit."""
     watched.poll()
     return watched.report(30.0)
 
@@ -99,7 +99,7 @@ def test_a_driver_that_hangs_holds_one_thread_however_many_incidents(
         watched.poll()
         health = watched.report(0.1)
     assert threads() - before == 1
-    assert health.problems[0] == "NVML: hangs since an earlier look"
+    assert health.problems[0] == "NVML: has hung since an earlier poll"
     nvml.released.set()
 
 

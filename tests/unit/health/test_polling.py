@@ -31,10 +31,10 @@ def stuck() -> Iterator[threading.Event]:
 
 
 def test_every_source_has_its_own_answer() -> None:
-    look = Poll(
+    poll = Poll(
         [Scripted("a", lambda: SourceAnswer((READING,))), Scripted("b", lambda: SourceAnswer(problem="b is not there"))]
     )
-    assert look.collect() == {"a": SourceAnswer((READING,)), "b": SourceAnswer(problem="b is not there")}
+    assert poll.collect() == {"a": SourceAnswer((READING,)), "b": SourceAnswer(problem="b is not there")}
 
 
 def test_a_source_that_hangs_becomes_a_problem_after_the_time_limit(stuck: threading.Event) -> None:
@@ -43,9 +43,9 @@ def test_a_source_that_hangs_becomes_a_problem_after_the_time_limit(stuck: threa
         return SourceAnswer()
 
     began = time.monotonic()
-    look = Poll([Scripted("NVML", hang), Scripted("a", lambda: SourceAnswer((READING,)))], seconds=0.3)
+    poll = Poll([Scripted("NVML", hang), Scripted("a", lambda: SourceAnswer((READING,)))], seconds=0.3)
     assert time.monotonic() - began < 0.2
-    answers = look.collect()
+    answers = poll.collect()
     assert 0.3 <= time.monotonic() - began < 2.0
     assert answers == {"NVML": SourceAnswer(problem="NVML: no answer after 0 s"), "a": SourceAnswer((READING,))}
 
@@ -55,8 +55,8 @@ def test_the_caller_can_stop_waiting_before_the_time_limit(stuck: threading.Even
         stuck.wait()
         return SourceAnswer()
 
-    look, began = Poll([Scripted("NVML", hang)], seconds=30.0), time.monotonic()
-    look.collect(began + 0.1)
+    poll, began = Poll([Scripted("NVML", hang)], seconds=30.0), time.monotonic()
+    poll.collect(began + 0.1)
     assert time.monotonic() - began < 2.0
 
 
@@ -69,19 +69,19 @@ def test_a_source_that_hangs_is_not_asked_again_until_it_has_answered(stuck: thr
         return SourceAnswer()
 
     sources = [Scripted("NVML", hang), Scripted("a", lambda: SourceAnswer((READING,)))]
-    look = Poll(sources, seconds=30.0)
-    assert look.hanging() == {}
-    look.collect(0.0)
-    again = Poll(sources, hanging=look.hanging())
+    poll = Poll(sources, seconds=30.0)
+    assert poll.hanging() == {}
+    poll.collect(0.0)
+    again = Poll(sources, hanging=poll.hanging())
     assert again.collect() == {
         "a": SourceAnswer((READING,)),
-        "NVML": SourceAnswer(problem="NVML: hangs since an earlier look"),
+        "NVML": SourceAnswer(problem="NVML: has hung since an earlier poll"),
     }
     assert again.hanging().keys() == {"NVML"}
     assert len(asked) == 1
 
     stuck.set()
-    look.collect()
+    poll.collect()
     assert again.hanging() == {}
     assert Poll(sources, hanging=again.hanging()).collect()["NVML"] == SourceAnswer()
     assert len(asked) == 2
@@ -92,16 +92,16 @@ def test_a_source_past_its_time_limit_hangs_even_if_nothing_was_collected(stuck:
         stuck.wait()
         return SourceAnswer()
 
-    look = Poll([Scripted("NVML", hang)], seconds=0.1)
+    poll = Poll([Scripted("NVML", hang)], seconds=0.1)
     time.sleep(0.2)
-    assert look.hanging().keys() == {"NVML"}
+    assert poll.hanging().keys() == {"NVML"}
 
 
 def test_an_exception_in_a_source_is_logged_and_becomes_a_problem(log: Log) -> None:
     def fail() -> SourceAnswer:
         raise RuntimeError("no such field")
 
-    look = Poll([Scripted("npu-smi", fail)])
+    poll = Poll([Scripted("npu-smi", fail)])
     fault = "reading of the hardware, npu-smi: RuntimeError: no such field"
-    assert look.collect() == {"npu-smi": SourceAnswer(problem=fault)}
+    assert poll.collect() == {"npu-smi": SourceAnswer(problem=fault)}
     assert len(log.messages) == 1
