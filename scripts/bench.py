@@ -1,4 +1,4 @@
-"""What the guard costs a healthy run, and how long the fork launcher takes; medians with quartiles, controls beside.
+"""Timings of the guard in a healthy run, of the fork launcher, of replays and of reports; medians with quartiles.
 
 healthy: a model of 50 M parameters on one CPU rank, with the guard (on), without it and with Megatron's own check off
 (off), and without it once more (the A/A control); runs interleaved, first steps of a run left out.

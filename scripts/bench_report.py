@@ -1,4 +1,4 @@
-"""Seconds and memory of `nanguard report` over the files of 16,384 ranks, and of its start."""
+"""Seconds and memory of `nanguard report` over the files of 16,384 ranks, and the seconds of its start."""
 
 from __future__ import annotations
 

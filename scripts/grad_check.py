@@ -1,4 +1,4 @@
-"""Forwards to `nanguard grad-check`, so that torchrun and `nanguard cpu-run` have a script."""
+"""Runs `nanguard grad-check`: a script file for torchrun and for `nanguard cpu-run`."""
 
 import sys
 

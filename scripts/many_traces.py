@@ -1,6 +1,6 @@
 """Traces of a run of 16,384 ranks, for timings: `python scripts/many_traces.py DIR [SCENARIO]`.
 
-They belong to the post-mortems of `many_ranks.py`; each scenario is one that a rule of thumb would make quadratic.
+They belong to the post-mortems of `many_ranks.py`; each scenario would take quadratic time in a naive join.
 
 replica     one rank makes a NaN in backward: to its tensor-parallel peers, the stages before it, all other replicas
 world       the same, and the gradients are reduced over all ranks at once

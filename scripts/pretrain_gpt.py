@@ -1,4 +1,4 @@
-"""Forwards to the pretrain script that ships in the package, so that a checkout has it under scripts/."""
+"""Runs the pretrain script of the package, `megatron_nanguard/cpurun/pretrain_gpt.py`."""
 
 from megatron_nanguard.cpurun.pretrain_gpt import main
 

@@ -9,7 +9,7 @@ from megatron_nanguard.records.screening import DeviceCheck, Outlier, Screening
 from megatron_nanguard.report.rendering.terminal import console_on
 from megatron_nanguard.screening.result_table import print_screening
 from tests.unit.factories import SIZES
-from tests.unit.screening.seen import MATMUL, call, message, rank
+from tests.unit.screening.results import MATMUL, call, message, rank
 
 CLEAN = Screening(
     started="2026-01-01T12:00:00+00:00", seconds=4.2, sizes=SIZES, outliers=(), hints=(), notes=(), ranks=(rank(0),)

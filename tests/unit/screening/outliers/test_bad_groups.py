@@ -6,7 +6,7 @@ import pytest
 
 from megatron_nanguard.records.screening import Outlier
 from megatron_nanguard.screening.outliers.bad_groups import find_bad_groups
-from tests.unit.screening.seen import call, rank_name
+from tests.unit.screening.results import call, rank_name
 
 GROUP = (0, 1, 2, 3)
 

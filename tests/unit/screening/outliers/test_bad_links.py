@@ -6,7 +6,7 @@ from itertools import permutations
 
 from megatron_nanguard.records.screening import Outlier, Transfer
 from megatron_nanguard.screening.outliers.bad_links import find_bad_links
-from tests.unit.screening.seen import EXPECTED, SPOILED, message, rank_name
+from tests.unit.screening.results import EXPECTED, SPOILED, message, rank_name
 
 
 def among(ranks: int, *bad: tuple[int, int], result: str = "wrong") -> list[Transfer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.screening.outliers.hints import hints, slow_ones
-from tests.unit.screening.seen import MATMUL, call, message, rank
+from tests.unit.screening.results import MATMUL, call, message, rank
 
 
 def test_no_results_and_equal_results_give_no_hint() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from megatron_nanguard.records.screening import Outlier
 from megatron_nanguard.screening.outliers import find_outliers
-from tests.unit.screening.seen import MATMUL, call, message, rank, rank_name
+from tests.unit.screening.results import MATMUL, call, message, rank, rank_name
 
 BAD = replace(MATMUL, result="wrong", words="wrong in 3 of 3 calls")
 
