@@ -1,4 +1,4 @@
-"""Between which ranks a communication goes, in a form that stays small when all ranks of a large world take part."""
+"""The ranks of a communication, in a form that stays small when all ranks of a large world take part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Channel:
     runs: tuple[Run, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what no run of training writes."""
+        """Refuse ranks that no training run has."""
         if not all(0 <= start < stop <= MOST_RANKS and step > 0 for start, stop, step in self.runs):
             raise PostmortemError(f"ranks of a channel are {self.runs}, expected (start, stop, step), start below stop")
         if len(self) > MOST_RANKS:
@@ -48,12 +48,12 @@ class Channel:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All of them, in order."""
+        """The global ranks, in order."""
         return tuple(rank for start, stop, step in self.runs for rank in range(start, stop, step))
 
     @property
     def senders(self) -> tuple[int, ...]:
-        """Those that can have sent."""
+        """The ranks that may have sent."""
         return self.ranks[:1] if self.kind == "p2p" else self.ranks
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The device a rank computes on, as far as it bears on NaN."""
+"""The device of a rank: its backend and name, and whether an overflow becomes Inf or the largest number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hardware says of itself: at the start of a run, at an incident, and what changed in between."""
+"""Readings of the hardware at the start of a run and at an incident, and what changed in between."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HealthDifference:
         what: the counter or state.
         before: its value at the start.
         now: its value at the incident.
-        severity: "uncorrectable" for data that was lost, "corrected" for an error that was mended, "throttle" for
+        severity: "uncorrectable" for data that was lost, "corrected" for an error that was corrected, "throttle" for
             clocks that were lowered, "link" for errors between devices, "info" for everything else.
     """
 
@@ -73,7 +73,7 @@ class DeviceHealth:
 
     @property
     def has_lost_data(self) -> bool:
-        """Whether device or host report an error that they could not mend."""
+        """Whether device or host report an error that they could not correct."""
         return any(difference.severity == "uncorrectable" for difference in self.differences)
 
     @property

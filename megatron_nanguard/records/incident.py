@@ -67,7 +67,7 @@ class Origin:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Its own rank and those that share it, ascending."""
+        """The ranks of the origin, ascending: its own, and those that share it."""
         return tuple(sorted({self.rank, *self.ranks}))
 
 

@@ -135,7 +135,7 @@ class RngDigests:
 
 @dataclass(frozen=True)
 class Flags:
-    """What this rank found: its suspicions at the vote, judged by counting elements where they still exist.
+    """What this rank found bad: its flags at the vote, checked by counting elements where the values still exist.
 
     Attributes:
         local: a gradient was bad before the reduction.
@@ -183,7 +183,7 @@ class RankSets:
 
     @property
     def everyone(self) -> tuple[int, ...]:
-        """All of them, set by set."""
+        """All ranks of the exchange, set by set."""
         return (*self.bad_before, *self.bad_after_only, *self.clean)
 
 

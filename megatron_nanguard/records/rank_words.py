@@ -1,4 +1,4 @@
-"""A set of ranks as a sentence or a table tells it."""
+"""Write a set of ranks in a sentence or in a table."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ReplayPass:
 
 @dataclass(frozen=True)
 class ReplaySummary:
-    """Whether the step was run again, and how true to the first time.
+    """Whether the step was run again, and whether the replay gave the same bits.
 
     Attributes:
         done: the step was run again.

@@ -83,7 +83,7 @@ class CollectiveCheck:
 
 @dataclass(frozen=True)
 class RankScreening:
-    """All that one rank tried.
+    """Everything that one rank tested.
 
     Attributes:
         rank: global rank.
@@ -122,7 +122,7 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Screening:
-    """A whole screening.
+    """The result of one screening.
 
     Attributes:
         schema_version: version of this form.

@@ -1,4 +1,4 @@
-"""What to do next about a cause: the cheapest step that tells it from the second likeliest one, or confirms it alone.
+"""What to do next about a cause: the cheapest step that separates it from the second likeliest one, or confirms it.
 
 open model.py:7 in f, and find why log gets values from -2.5 to -1 there
 the same steps with CUDA_LAUNCH_BLOCKING=1 [...]: clean points to unwritten memory or a race, bad again to [...]
@@ -17,7 +17,7 @@ from megatron_nanguard.records.phrase import phrase
 
 
 def next_step(cause: str, rival: str | None, case: Case) -> str:
-    """Name the next step: what can be looked at as it is comes before anything that has to be run.
+    """Name the next step; something that can be read comes before anything that has to be run.
 
     Args:
         cause: its code.

@@ -1,4 +1,4 @@
-"""What confirms one cause, where there is no second one to tell it from; the cheapest first."""
+"""What confirms one cause, where no second one is likely; the cheapest first."""
 
 from __future__ import annotations
 

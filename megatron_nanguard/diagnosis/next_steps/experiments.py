@@ -1,4 +1,4 @@
-"""What tells two causes apart: experiments on which they predict different outcomes, the cheapest first.
+"""Experiments that separate two causes, which predict different outcomes; the cheapest first.
 
 Each changes one thing, so that the outcome can be read. A flag is never proposed with the value that it has.
 """

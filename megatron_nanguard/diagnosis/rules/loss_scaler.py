@@ -12,7 +12,7 @@ from megatron_nanguard.records.trace import OriginKind
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Ask, where the scale is dynamic, whether the overflow vanishes at a lower one."""
+    """Look for an overflow that vanishes at a lower loss scale, where the scale is dynamic."""
     scales = Scales(Cause.LOSS_SCALER)
     for origin in case.origins_of(OriginKind.SCALER):
         scales.speaks_for(
@@ -31,7 +31,7 @@ def judge(case: Case) -> RankedCause | None:
 
 
 def _weigh_lower_scale(case: Case, scales: Scales) -> None:
-    """The replay of the step far below its scale."""
+    """Weigh the replay of the step far below its scale."""
     scale, outcome = case.incident.loss_scale, case.incident.replay.lower_scale
     if outcome == "finite":
         fact = phrase("the step is finite far below the loss scale of {scale:g}", scale=scale)

@@ -14,7 +14,7 @@ from megatron_nanguard.records.rank_words import name_ranks
 
 
 def judge(case: Case) -> RankedCause | None:
-    """Tell an infinite norm of finite gradients from bad gradients."""
+    """Distinguish an infinite norm of finite gradients from bad gradients."""
     scales = Scales(Cause.NORM_OVERFLOW)
     if case.incident.kind is Kind.NORM_OVERFLOW:
         fact = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")

@@ -72,7 +72,7 @@ def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
 
 
 def _what_went_in(origin: Origin) -> str:
-    """What is known of it; empty where something bad went in, such as the Inf of a mask."""
+    """What is known of the inputs; empty where one of them was bad, such as the Inf of a mask."""
     if origin.kind is not OriginKind.OPERATOR:
         return "unseen"
     if any(each.pattern != "finite" for each in origin.inputs):

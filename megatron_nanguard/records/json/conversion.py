@@ -1,4 +1,4 @@
-"""A record as JSON and back, checked against its type hints.
+"""Write a record as JSON and read it back, checked against its type hints.
 
 JSON knows neither NaN nor Inf, so a float that is not finite is written as a tagged value:
 
@@ -59,7 +59,7 @@ def from_json(cls: type[Record], data: bytes | Mapping[str, Any], *, source: str
 
 
 def _check_version(tree: Any) -> None:
-    """The version comes first: of a file in another form every other complaint would mislead."""
+    """Check the version first: in a file of another version every other error would mislead."""
     version = tree.get("schema_version", SCHEMA_VERSION) if isinstance(tree, dict) else SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise Misfit(

@@ -1,7 +1,7 @@
-"""From parsed JSON to a record in which everything has the type its hint says.
+"""Turn parsed JSON into a record, with every value checked against its type hint.
 
-Ten thousand files are read for one report, so what fits costs little: a decoder is built once per hint, it knows no
-path, and the path of what does not fit is put together while its error travels outwards.
+One report reads ten thousand files, so that valid values must be cheap: a decoder is built once per hint and keeps no
+path. An error collects the path of its value on the way out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Misfit(PostmortemError):
 
 @functools.cache
 def decoder_of(hint: Any) -> Decoder:
-    """The function that turns parsed JSON into a value of one type hint."""
+    """Build the function that turns parsed JSON into a value of one type hint."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is float:
         return _decode_float
@@ -69,7 +69,7 @@ def decoder_of(hint: Any) -> Decoder:
 
 
 def _exact_types(hint: Any) -> tuple[type, ...]:
-    """The types whose values are what they should be already; none where a decoder has to look."""
+    """The types whose values need no decoding; empty where a decoder must run."""
     if hint in SCALARS or hint is float:
         return (hint,)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -212,6 +212,6 @@ def _wrong(seen: Any, expected: str) -> Misfit:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: short, however large or deeply nested it is."""
+    """A value in an error message: short, however large or deeply nested it is."""
     text = _SHORT.repr(value)
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."

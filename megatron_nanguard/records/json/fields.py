@@ -1,4 +1,4 @@
-"""The fields of a record, as its JSON form, its reader and its schema need them."""
+"""The fields of a record, as the JSON writer, the JSON reader and the JSON Schema need them."""
 
 from __future__ import annotations
 

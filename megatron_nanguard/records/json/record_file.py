@@ -57,7 +57,7 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def _read_all(file: int, size: int) -> bytes:
-    """Up to the size that it had when it was opened; a network file system may give less at a time."""
+    """Read up to the size that the file had when it was opened; a network file system may return less at a time."""
     parts = []
     while size > 0 and (part := os.read(file, size)):
         parts.append(part)
