@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from megatron_nanguard.records.causes import Cause, cause_words
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.incident import Origin, RankedCause
 from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
 from megatron_nanguard.records.rank_words import rank_list
 
@@ -73,6 +73,13 @@ def and_more(form: Phrase, names: Sequence[str], shown: int = 4) -> str:
 def as_sentence(words: str) -> str:
     """Write a note as a sentence, with a capital and a full stop."""
     return phrase("{sentence}.", sentence=opening(words))
+
+
+def call_words(origin: Origin) -> str:
+    """Write the call of an origin: "log in decoder.layers.3.mlp"."""
+    if not origin.module:
+        return origin.operator
+    return phrase("{operator} in {module}", operator=origin.operator, module=origin.module)
 
 
 def judged(cause: RankedCause) -> str:

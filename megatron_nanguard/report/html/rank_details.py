@@ -13,7 +13,7 @@ from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
 from megatron_nanguard.records.trace import place_words
-from megatron_nanguard.report.formatting import counted, number, pattern_words
+from megatron_nanguard.report.formatting import call_words, counted, number, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rank_states import NAMES
 
@@ -60,14 +60,9 @@ def _origins(row: RankRow, incident: Incident) -> Iterator[tuple[str, str]]:
     """The origins on the rank."""
     for origin in incident.origin:
         if row.rank in origin.members:
-            what: str = origin.operator
-            if origin.module:
-                what = phrase("{operator} in {module}", operator=what, module=origin.module)
-            when = place_words(origin.phase, origin.microbatch)
-            yield (
-                phrase("began here"),
-                phrase("{what}, {when}: {pattern}", what=what, when=when, pattern=pattern_words(origin.pattern)),
-            )
+            what, when = call_words(origin), place_words(origin.phase, origin.microbatch)
+            words = phrase("{what}, {when}: {pattern}", what=what, when=when, pattern=pattern_words(origin.pattern))
+            yield phrase("began here"), words
 
 
 def _layers(row: RankRow) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.cells import cell_len
 
 from megatron_nanguard.report.blocks import Bar, Grid, GridMark, Tone
 from megatron_nanguard.report.rendering.lines import INDENT, Glyphs, Line, Span, pad, paragraph
 
-GAP = "  "
-LONGEST_BAR = 24
-SHORTEST_BAR = 6
-DECADES = 1.0
+GAP: Final = "  "
+LONGEST_BAR: Final = 24
+SHORTEST_BAR: Final = 6
+DECADES: Final = 1.0
 """Smallest range that the length of a bar shows, so that nearly equal numbers look equal."""
 
 Cell = tuple[GridMark, ...]

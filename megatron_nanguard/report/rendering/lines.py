@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 
 from megatron_nanguard.report.blocks import Tone
 
-INDENT = "  "
+INDENT: Final = "  "
 
 _WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
 _PIECES = re.compile(rf"\s+|[{_WIDE}]|[^\s{_WIDE}]+")
@@ -49,8 +49,8 @@ class Glyphs(NamedTuple):
     down: str
 
 
-ASCII = Glyphs("#", "|- ", "`- ", "|  ")
-UNICODE = Glyphs("\u2587", "\u251c\u2500 ", "\u2514\u2500 ", "\u2502  ")
+ASCII: Final = Glyphs("#", "|- ", "`- ", "|  ")
+UNICODE: Final = Glyphs("\u2587", "\u251c\u2500 ", "\u2514\u2500 ", "\u2502  ")
 
 
 def text_of(line: Line) -> str:

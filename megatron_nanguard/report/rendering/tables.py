@@ -7,14 +7,15 @@ decoder.layers.3.mlp.linear_fc1.weight  nan   4, 5    or     norm nan  ranks 4, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.cells import cell_len
 
 from megatron_nanguard.report.blocks import Tone
 from megatron_nanguard.report.rendering.lines import INDENT, Line, Span, pad, paragraph
 
-GAP = "  "
-NARROWEST = 20
+GAP: Final = "  "
+NARROWEST: Final = 20
 """Smallest width of a folded last column."""
 
 

@@ -16,7 +16,7 @@ from megatron_nanguard.records.incident import Incident, Infected, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Point, Tone
-from megatron_nanguard.report.formatting import MORE, counted, which_ranks
+from megatron_nanguard.report.formatting import MORE, call_words, counted, which_ranks
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
@@ -126,13 +126,10 @@ def build_trees(
 
 
 def _origin(place: int, origin: Origin, after: dict[Parent, list[BadTransfer]]) -> Point:
-    what: str = origin.operator
-    if origin.module:
-        what = phrase("{operator} in {module}", operator=what, module=origin.module)
     on_the_rank = [Point(phrase("on the rank:"), detail=_path(origin.path[1:]))] if len(origin.path) > 1 else []
     below = (*on_the_rank, *(_transfer(transfer, after) for transfer in after.get(place, ())))
-    who = which_ranks(origin.members)
-    return Point(phrase("{who}: {what}", who=who, what=what), tone=Tone.WORST, below=below)
+    words = phrase("{who}: {what}", who=which_ranks(origin.members), what=call_words(origin))
+    return Point(words, tone=Tone.WORST, below=below)
 
 
 def _path(path: Sequence[str]) -> str:

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from megatron_nanguard.records.incident import RankedCause
-from megatron_nanguard.report.formatting import count, judged, number
+from megatron_nanguard.report.formatting import call_words, count, judged, number
+from tests.unit.diagnosis.factories import origin
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,11 @@ from megatron_nanguard.report.formatting import count, judged, number
 )
 def test_number(value: float | None, text: str) -> None:
     assert number(value) == text
+
+
+def test_a_call_is_written_with_its_module_where_it_is_known() -> None:
+    assert call_words(origin()) == "log in decoder.layers.3.mlp"
+    assert call_words(origin(module="")) == "log"
 
 
 def test_a_count_of_nothing_is_not_an_unknown_count() -> None:

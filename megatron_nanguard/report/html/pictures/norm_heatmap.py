@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
@@ -14,18 +15,18 @@ from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, sh
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
 from megatron_nanguard.report.sections.norms_by_layer import scaled_words
 
-READING = phrase(
+READING: Final = phrase(
     "Norms of the local gradients before the reduction, on a log scale. A row is {what}, a column is a "
     "layer in forward order: {finding}."
 )
-WORDED_LAYERS = 24
+WORDED_LAYERS: Final = 24
 """Largest number of layers whose cells have room for a word."""
 
-WORDS = ("NaN", "Inf", "0")
-COLOURS = ("bad", "inf", "zero")
+WORDS: Final = ("NaN", "Inf", "0")
+COLOURS: Final = ("bad", "inf", "zero")
 """What a log scale cannot show, and the colour of each."""
 
-BANDS = [[edge / len(COLOURS), colour] for index, colour in enumerate(COLOURS) for edge in (index, index + 1)]
+BANDS: Final = [[edge / len(COLOURS), colour] for index, colour in enumerate(COLOURS) for edge in (index, index + 1)]
 
 
 def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | None) -> Figure | None:

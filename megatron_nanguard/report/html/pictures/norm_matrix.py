@@ -9,12 +9,13 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.report.html.pictures.axes import layers_in_order
 
-SHOWN_ROWS = 48
+SHOWN_ROWS: Final = 48
 
 
 @dataclass(frozen=True)

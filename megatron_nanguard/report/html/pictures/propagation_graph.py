@@ -13,6 +13,7 @@ from typing import Final, Literal
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.report.formatting import call_words
 from megatron_nanguard.report.sections.propagation import (
     SHOWN_ORIGINS,
     BadTransfer,
@@ -108,10 +109,7 @@ def propagation_graph(incident: Incident) -> PropagationGraph:
 
 
 def _origin(origin: Origin) -> GraphNode:
-    where: str = origin.operator
-    if origin.module:
-        where = phrase("{operator} in {module}", operator=where, module=origin.module)
-    return GraphNode("origin", origin.members, where, steps=origin.path[1:])
+    return GraphNode("origin", origin.members, call_words(origin), steps=origin.path[1:])
 
 
 def _add(

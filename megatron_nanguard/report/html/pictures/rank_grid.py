@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
@@ -18,19 +19,19 @@ from megatron_nanguard.report.blocks import Tone
 from megatron_nanguard.report.formatting import as_sentence
 from megatron_nanguard.report.rank_states import NAMES, TONES, keep_worst, legend
 
-NUMBERED_RANKS = 64
-SINGLE_RANKS = 1024
-SHOWN_ROWS = 48
-USE = phrase("Click a cell, or move with the arrow keys and press Enter.")
-FOLDED = phrase("A cell is a stage of the replicas named on its left, in the colour of its worst rank.")
-BESIDE = {
+NUMBERED_RANKS: Final = 64
+SINGLE_RANKS: Final = 1024
+SHOWN_ROWS: Final = 48
+USE: Final = phrase("Click a cell, or move with the arrow keys and press Enter.")
+FOLDED: Final = phrase("A cell is a stage of the replicas named on its left, in the colour of its worst rank.")
+BESIDE: Final = {
     (True, True): phrase("context- and tensor-parallel ranks side by side"),
     (True, False): phrase("context-parallel ranks side by side"),
     (False, True): phrase("tensor-parallel ranks side by side"),
     (False, False): "",
 }
 """What is side by side, by whether context parallelism and tensor parallelism are in use."""
-NARROW_CELLS = 14
+NARROW_CELLS: Final = 14
 """Cells of the widest row that leaves room for the chosen rank beside the grid; folded cells are twice as wide."""
 
 Replicas = dict[int, dict[int, list[RankRow]]]
@@ -139,12 +140,12 @@ def _is_inside(row: RankRow, sizes: ParallelSizes) -> bool:
 
 
 def _how(sizes: ParallelSizes) -> str:
-    ways = (
+    directions = (
         phrase("data-parallel replicas downwards") if sizes.dp > 1 else "",
         phrase("pipeline stages across") if sizes.pp > 1 else "",
         BESIDE[sizes.cp > 1, sizes.tp > 1],
     )
-    words = joined(LISTED, ways)
+    words = joined(LISTED, directions)
     return as_sentence(words) if words else ""
 
 

@@ -12,7 +12,7 @@ TP = "tensor-parallel group of pp1 dp0, ranks 4, 5"
 DP = "data-parallel group of tp0 pp1, ranks 4, 6"
 
 
-def way(text: str, detail: str, *below: Point) -> Point:
+def transfer(text: str, detail: str, *below: Point) -> Point:
     return Point(text, tone=Tone.SPREAD, detail=detail, below=below)
 
 
@@ -38,10 +38,10 @@ def test_the_ranks_that_a_rank_made_bad_are_below_it() -> None:
                 tone=Tone.WORST,
                 below=(
                     Point("on the rank:", detail="mul in mlp > add_ in mlp.weight"),
-                    way(
+                    transfer(
                         "rank 4 by allreduce_ no. 38",
                         f"({TP}) first used in backward, final_layernorm",
-                        way("rank 6 by allreduce_coalesced_ no. 0", f"({DP}) first used in finalize"),
+                        transfer("rank 6 by allreduce_coalesced_ no. 0", f"({DP}) first used in finalize"),
                     ),
                 ),
             ),
@@ -54,7 +54,7 @@ def test_ranks_that_share_a_communication_share_a_line() -> None:
 
     block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
 
-    assert block.tree[0].below == (way("ranks 7-9 by allreduce_ no. 0", "(a group)"),)
+    assert block.tree[0].below == (transfer("ranks 7-9 by allreduce_ no. 0", "(a group)"),)
 
 
 def test_a_long_path_keeps_its_end_which_is_the_gradient() -> None:
@@ -69,7 +69,7 @@ def test_transfers_without_an_origin_are_shown_alone_and_a_circle_ends() -> None
 
     block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
 
-    assert block.tree[1:] == (way("rank 1 by recv_ no. 0", ""), way("rank 2 by recv_ no. 1", ""))
+    assert block.tree[1:] == (transfer("rank 1 by recv_ no. 0", ""), transfer("rank 2 by recv_ no. 1", ""))
 
 
 def test_transfers_and_origins_beyond_the_limit_are_counted() -> None:
@@ -89,7 +89,9 @@ def test_a_message_that_names_its_sender_needs_no_group() -> None:
 
     block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))
 
-    assert block.tree[0].below == (way("rank 1 by PP recv from rank 5", "first used in backward of micro-batch 2"),)
+    assert block.tree[0].below == (
+        transfer("rank 1 by PP recv from rank 5", "first used in backward of micro-batch 2"),
+    )
 
 
 def test_transfers_to_ranks_that_were_bad_already_are_below_the_tree() -> None:

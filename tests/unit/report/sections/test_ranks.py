@@ -45,8 +45,13 @@ def test_a_single_rank_is_not_named_twice() -> None:
 
 
 def test_ranks_infected_by_the_same_communication_share_a_line() -> None:
-    way = ("data-parallel reduction", "data-parallel group of tp0 pp0", (0,))
-    infected = (Infected(2, *way), Infected(6, "not known", "", ()), Infected(4, *way), Infected(3, *way))
+    communication = ("data-parallel reduction", "data-parallel group of tp0 pp0", (0,))
+    infected = (
+        Infected(2, *communication),
+        Infected(6, "not known", "", ()),
+        Infected(4, *communication),
+        Infected(3, *communication),
+    )
 
     assert ranks.describe(opened_incident(ranks=SETS, infected=infected)).notes == (
         "ranks 2, 3, 4: infected by rank 0 through data-parallel reduction (data-parallel group of tp0 pp0)",
