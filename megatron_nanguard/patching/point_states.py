@@ -54,7 +54,7 @@ def _finding(
     elif state is PointState.ABSENT:
         words = f"not in this release ({target.since} to {target.until}), not needed"
     elif state is PointState.FOREIGN:
-        words = f"replaced by somebody after us; lost: {point.lost}"
+        words = f"replaced by another package after us; lost: {point.lost}"
     elif state is PointState.DECLINED:
         words = f"not applied: {engine.declined[point.group]}"
     elif release is not None and not target.covers(release):

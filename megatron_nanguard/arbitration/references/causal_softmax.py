@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 
-def reference(*, inputs: Tensor, scale: float = 1.0, **_: Any) -> Tensor:
+def reference(*, inputs: Tensor, scale: float = 1.0, **_: object) -> Tensor:
     """Softmax of the lower triangle."""
     rows, columns = inputs.shape[-2:]
     later = torch.ones(rows, columns, dtype=torch.bool, device=inputs.device).triu(1)

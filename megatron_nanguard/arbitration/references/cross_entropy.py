@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 
@@ -15,8 +13,7 @@ def reference(
     logits: Tensor | None = None,
     labels: Tensor | None = None,
     smoothing: float = 0.0,
-    tp_group: Any = None,
-    **_: Any,
+    **_: object,
 ) -> Tensor:
     """log(sum(exp(logits))) minus the logit of the target, per token; Megatron's names, then Apex's.
 

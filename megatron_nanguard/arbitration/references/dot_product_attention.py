@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ def reference(
     attn_bias: Tensor | None = None,
     dropout_p: float = 0.0,
     window_size: Sequence[int] = (-1, -1),
-    **_: Any,
+    **_: object,
 ) -> Tensor:
     """Attend; flash-attn's q, k, v are [batch, seq, head, dim], torch's query, key, value [batch, head, seq, dim].
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ def reference(
     gamma: Tensor | None = None,
     beta: Tensor | None = None,
     epsilon: float | None = None,
-    **_: Any,
+    **_: object,
 ) -> Tensor:
     """Normalise; Apex calls the arguments by one set of names, its fast layer norm by the other."""
     values = x if input is None else input

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ def reference(
     normalized_shape: Sequence[int] | None = None,
     eps: float = 1e-5,
     x: Tensor | None = None,
-    **_: Any,
+    **_: object,
 ) -> Tensor:
     """Normalise; Apex and Megatron's batch-invariant kernel name the input differently."""
     values = x if input is None else input

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 
-def reference(*, inputs: Tensor, scale: float = 1.0, mask: Tensor | None = None, **_: Any) -> Tensor:
+def reference(*, inputs: Tensor, scale: float = 1.0, mask: Tensor | None = None, **_: object) -> Tensor:
     """Softmax; the mask is true where a score is dropped, as in Megatron."""
     scores = inputs * scale
     if mask is not None:

@@ -58,7 +58,7 @@ def test_a_replaced_target_is_reported(host: Host) -> None:
     seen.engine.install()
     host.load("norms").norm = len  # type: ignore[attr-defined]
     (found,) = point_states(seen.engine, (), lambda: RELEASE)
-    assert (found.works, found.words) == (False, "replaced by somebody after us; lost: the sight of it")
+    assert (found.works, found.words) == (False, "replaced by another package after us; lost: the sight of it")
 
 
 def test_a_module_that_cannot_be_imported_is_reported_with_the_error(host: Host) -> None:
