@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.fingerprint import Fingerprint
@@ -134,4 +135,10 @@ def fingerprint(**changes: Any) -> Fingerprint:
         kernel_backends={},
         host_changes=(),
     )
+    return replace(record, **changes)
+
+
+def capture_file(rank: int = 5, **changes: Any) -> CaptureFile:
+    """The record of a rank's capture at level `full`, with nothing saved."""
+    record = CaptureFile(step=3, coordinates=place(rank), sizes=SIZES, level="full", num_microbatches=2)
     return replace(record, **changes)

@@ -14,9 +14,9 @@ from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.capture import CaptureFile, file_name
 from megatron_nanguard.records.json.conversion import to_json
-from tests.unit.factories import SIZES, place
+from tests.unit.factories import capture_file
 
-RECORD = CaptureFile(step=3, coordinates=place(5), sizes=SIZES, level="full", num_microbatches=2)
+RECORD = capture_file()
 TENSORS = {"parameter/w": torch.tensor([1.0, float("nan")])}
 
 

@@ -12,10 +12,10 @@ import pytest
 from megatron_nanguard.cli import main
 from megatron_nanguard.records.capture import CaptureFile, file_name
 from megatron_nanguard.records.json.conversion import to_json
-from tests.unit.factories import SIZES, place
+from tests.unit.factories import capture_file
 
 STEP = "runs/run/incidents/step_00000003"
-RECORD = CaptureFile(step=3, coordinates=place(0), sizes=SIZES, level="ids", num_microbatches=1)
+RECORD = capture_file(0, level="ids", num_microbatches=1)
 
 
 def incident(folder: Path) -> Path:

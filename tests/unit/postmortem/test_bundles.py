@@ -11,7 +11,7 @@ from megatron_nanguard.postmortem.bundles import find_bundle, redact, write_caus
 from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.capture import CapturedBatch, CapturedItem, CapturedIterator, CaptureFile, Leaf
 from megatron_nanguard.records.json.conversion import from_json, to_json
-from tests.unit.factories import SIZES, place
+from tests.unit.factories import capture_file
 
 STEP = "runs/run/incidents/step_00000003"
 
@@ -115,10 +115,7 @@ def test_a_path_that_is_no_directory_is_said_to_be_none(tmp_path: Path) -> None:
 def write_capture(directory: Path) -> Path:
     """What a rank saved of a step, with sample text in it."""
     item = CapturedItem((Leaf((), "dict"), Leaf(('"id"',), "str", "a sample"), Leaf(('"n"',), "int", "7")))
-    record = CaptureFile(
-        step=3,
-        coordinates=place(5),
-        sizes=SIZES,
+    record = capture_file(
         level="step",
         num_microbatches=1,
         batch=CapturedBatch((CapturedIterator((item,)),), (0,)),

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.reloading import Comparison
-from tests.unit.factories import SIZES, place
+from tests.unit.factories import capture_file
 
-RECORD = CaptureFile(
-    step=3,
-    coordinates=place(5),
-    sizes=SIZES,
-    level="full",
-    num_microbatches=2,
+RECORD = capture_file(
     gradients={"a": "01", "b": "02", "c": "03"},
     norms={"a": math.nan, "b": 1.0, "c": 2.0},
 )

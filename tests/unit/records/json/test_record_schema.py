@@ -19,7 +19,6 @@ from megatron_nanguard.records.capture import (
     CapturedItem,
     CapturedIterator,
     CapturedRandom,
-    CaptureFile,
     Leaf,
 )
 from megatron_nanguard.records.coordinates import Coordinates
@@ -35,7 +34,7 @@ from megatron_nanguard.records.postmortem import Kind, Microbatch
 from megatron_nanguard.records.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
 from megatron_nanguard.records.status import Status
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin, TracedPlace
-from tests.unit.factories import ABORT, SIZES, demo_postmortem, incident, place, postmortem
+from tests.unit.factories import ABORT, SIZES, capture_file, demo_postmortem, incident, place, postmortem
 
 ENTRY = ParameterEntry(
     0,
@@ -70,11 +69,7 @@ CALL = SavedCall(
     outputs=(SavedOutput("0", (2, 3), "float32", 6, 0, 0, (0, 0)),),
     rows=RowCut((0, 7), 8),
 )
-CAPTURE = CaptureFile(
-    step=3,
-    coordinates=place(5),
-    sizes=SIZES,
-    level="full",
+CAPTURE = capture_file(
     num_microbatches=4,
     batch=CapturedBatch(
         (CapturedIterator((CapturedItem((Leaf((), "tensor", "batch/0/0", (2, 32), "int64", "cpu"),)),)),),
