@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.search import MERGED_NAME, incidents_in, step_and_number
@@ -61,7 +61,7 @@ def is_same_job(first: Fingerprint, second: Fingerprint) -> bool:
     return is_known and job_arguments(first.arguments) == job_arguments(second.arguments)
 
 
-def job_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def job_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
     """Select the arguments that are the same in all attempts of one job."""
     return {name: value for name, value in arguments.items() if not name.startswith(ATTEMPT_ARGUMENTS)}
 

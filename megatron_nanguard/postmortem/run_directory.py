@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from megatron_nanguard.postmortem.limits import cut_to_limit
 from megatron_nanguard.records.atomic_write import atomic_write
@@ -54,7 +53,7 @@ class RunDirectory:
             folder.rmdir()
             folder.parent.rmdir()
 
-    def write(self, relative: str, record: Any) -> Path | None:
+    def write(self, relative: str, record: object) -> Path | None:
         """Write one record as JSON, whole or not at all.
 
         Args:
