@@ -29,7 +29,7 @@ MAX_STEPS = 12
 
 @dataclass(frozen=True)
 class NanTrace:
-    """What one traced call showed. Its string is the text above.
+    """What one traced call showed. Print it to get the text above.
 
     Attributes:
         record: origins with their paths, and the bad results and gradients that lead back to them.

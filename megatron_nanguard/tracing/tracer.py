@@ -45,10 +45,6 @@ from megatron_nanguard.tracing.walking.rank_trace import summarize
 
 _Result = TypeVar("_Result")
 
-EAGER = "compiled helpers ran eagerly under the tracer: this torch cannot leave them compiled, so bits may differ"
-UNNAMED_OUTPUTS = "outputs of autograd.Functions are not named: this torch has no hook on making nodes"
-MARKER = "marker fill"
-
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every operator of the chosen micro-batch, and those of the schedule between micro-batches.
@@ -267,12 +263,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _labels(self) -> tuple[str, ...]:
-        labels = (
-            (MARKER, self._fills_with_marker),
-            (EAGER, not hasattr(TorchDispatchMode, "ignore_compile_internals")),
-            (UNNAMED_OUTPUTS, not self._here.tags_nodes),
-        )
-        return tuple(label for label, applies in labels if applies)
+        """What is special about this pass."""
+        labels = ["marker fill"] if self._fills_with_marker else []
+        if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
+            labels.append(
+                "compiled helpers ran eagerly under the tracer: "
+                "this torch cannot leave them compiled, so bits may differ"
+            )
+        if not self._here.tags_nodes:
+            labels.append("outputs of autograd.Functions are not named: this torch has no hook on making nodes")
+        return tuple(labels)
 
 
 def _params_by_chunk(chunks: Sequence[Module], params: Mapping[Parameter, str]) -> list[list[tuple[str, Parameter]]]:

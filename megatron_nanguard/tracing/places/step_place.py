@@ -56,7 +56,7 @@ class StepPlace(NamedTuple):
     function: SourceLine | None = None
 
     def record(self) -> TracedPlace:
-        """The same as a record."""
+        """Return the same as a record."""
         return TracedPlace(
             phase=self.phase,
             microbatch=self.step.microbatch,

@@ -56,7 +56,7 @@ class CollectiveCalls:
         self._groups: dict[distributed.ProcessGroup, tuple[list[int], Channel]] = {}
 
     def next(self, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CollectiveCall | None:
-        """Return what the operator sends and receives; None when it carries no values."""
+        """Count a call, and return what it sends and receives; None if it carries no values."""
         values = {**dict(zip(operator.arguments, args, strict=False)), **kwargs}
         group = _group(values)
         if group is None or operator.base in _NO_CHANNEL:
@@ -74,7 +74,7 @@ class CollectiveCalls:
         return CollectiveCall(channel, number, named, outs)
 
     def _members(self, group: distributed.ProcessGroup) -> tuple[list[int], Channel]:
-        """Global ranks of a group; kept, because they may be many."""
+        """Return the global ranks of a group and its channel; kept, because a group can have many ranks."""
         if group not in self._groups:
             ranks = distributed.get_process_group_ranks(group)
             self._groups[group] = ranks, Channel.group(ranks)
@@ -82,14 +82,14 @@ class CollectiveCalls:
 
 
 def phase_of(operator: Operator) -> Phase:
-    """The phase of a message that belongs to no micro-batch."""
+    """Return the phase of a message that belongs to no micro-batch."""
     if operator.base.startswith(_GATHERS):
         return "gather"
     return "reduce" if operator.base.startswith(_REDUCTIONS) else "finalize"
 
 
 def _group(values: Mapping[str, Any]) -> Any:
-    """The process group of a call; functional ones may know it by its name alone."""
+    """Return the process group of a call; a functional collective may give only its name."""
     group: Any = values.get("process_group", values.get("group_name"))
     if isinstance(group, str):
         # Its types ask for a name of a class of its own; what an operator gets is a plain str.
@@ -99,7 +99,7 @@ def _group(values: Mapping[str, Any]) -> Any:
 
 
 def _one_way(operator: Operator, values: Mapping[str, Any], ranks: Sequence[int]) -> Channel | None:
-    """The channel of a send or a receive; None for a collective."""
+    """Return the channel of a send or a receive; None for a collective."""
     if "dst" in values:
         return Channel.p2p(distributed.get_rank(), ranks[values["dst"]])
     if "src" in values and not operator.base.startswith("broadcast"):
@@ -110,6 +110,7 @@ def _one_way(operator: Operator, values: Mapping[str, Any], ranks: Sequence[int]
 def _ins_and_outs(
     operator: Operator, values: Mapping[str, Any], first: str, second: str, ranks: Sequence[int]
 ) -> tuple[list[tuple[str, Tensor]], list[Tensor]]:
+    """Return what a `c10d::` operator sends, and the buffers that what arrives is written into."""
     firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
     buffers = [tensor for _, tensor in firsts]
     if operator.base == "send":
@@ -125,7 +126,7 @@ def _ins_and_outs(
 def _functional(
     operator: Operator, values: Mapping[str, Any], first: str, ranks: Sequence[int]
 ) -> tuple[list[tuple[str, Tensor]], list[Tensor] | None]:
-    """Everything goes in by the first argument and comes out by the result, one tensor for each."""
+    """Return what a functional collective sends: the tensors of its first argument. It returns what arrives."""
     firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
     if operator.base == "isend":
         return firsts, []

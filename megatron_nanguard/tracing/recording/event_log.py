@@ -1,4 +1,4 @@
-"""The events of a pass, who wrote which bytes, and who else looks at each event."""
+"""What all sources of events share: the events of the pass, the writers of all memory, and the observers."""
 
 from __future__ import annotations
 

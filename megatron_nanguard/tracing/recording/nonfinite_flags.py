@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 import torch
@@ -117,6 +120,11 @@ def can_be_bad(tensor: Tensor) -> bool:
         and tensor.numel() > 0
         and tensor.device.type != "meta"
     )
+
+
+def union(flags: Iterable[int]) -> int:
+    """Return one flag for several tensors together."""
+    return reduce(or_, flags, 0)
 
 
 def pattern(bits: int) -> Pattern:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -16,7 +14,7 @@ from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
 from megatron_nanguard.tracing.recording.event_log import EventObserver, StartedCall
 from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedOutput, TracedRead
 from megatron_nanguard.tracing.recording.lineage import Writer
-from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags, Slot, can_be_bad
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags, Slot, can_be_bad, union
 from megatron_nanguard.tracing.recording.operators import NamedTensor
 from megatron_nanguard.tracing.recording.tensor_facts import look_closely
 
@@ -118,7 +116,7 @@ class NewlyBadObserver(EventObserver):
         name, bits = str(writer.output), self._flags.now(slot)
         if bits:
             self._bits[writer] = bits
-        if bits & ~_union(map(self._bits_read, event.reads)) and not _is_meant(event, bits):
+        if bits & ~union(map(self._bits_read, event.reads)) and not _is_meant(event, bits):
             event.output_facts.append(look_closely(tensor, name, self._heads))
         else:
             event.output_facts.append(event.outputs[writer.output].facts(name, bits))
@@ -136,7 +134,7 @@ class NewlyBadObserver(EventObserver):
             call.event.input_facts.append(facts)
 
     def _bits_read(self, read: TracedRead) -> int:
-        return _union(self._bits.get(writer, 0) for writer in read.writers)
+        return union(self._bits.get(writer, 0) for writer in read.writers)
 
 
 class CallObserver(Protocol):
@@ -166,7 +164,3 @@ def _is_meant(event: TracedEvent, bits: int) -> bool:
     """Whether an infinity was given as a constant or came in as data, such as that of a mask."""
     is_data = event.kind is EventKind.EXTERNAL and not event.is_parameter
     return not bits & NAN and (event.has_bad_constant or is_data)
-
-
-def _union(values: Iterable[int]) -> int:
-    return reduce(or_, values, 0)

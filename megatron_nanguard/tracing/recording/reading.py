@@ -78,7 +78,9 @@ class TensorReader:
         return [self.read(tensor, name, index) for name, index, tensor in named if can_be_bad(tensor)]
 
     def read(self, tensor: Tensor, name: str = "", column: int | None = None) -> TracedRead:
-        """Find who wrote a tensor, now that it is read.
+        """Find who wrote a tensor that is about to be read.
+
+        Messages that have brought it are looked at first. Memory that no event has written gets an event of its own.
 
         Args:
             tensor: that can hold NaN or Inf.

@@ -11,7 +11,7 @@ from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.trace import CauseLink, Message, TensorFacts
 from megatron_nanguard.tracing.recording.events import TracedEvent, TracedOutput
 from megatron_nanguard.tracing.recording.lineage import Writer
-from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern, union
 from megatron_nanguard.tracing.walking.walk import Walk
 
 
@@ -53,8 +53,8 @@ class MessageRecords:
             operator=event.operator,
             channel=self._positions.setdefault(event.sent.channel, len(self._positions)),
             number=event.sent.number,
-            sent=self._union(sent),
-            arrived=self._union(Writer(number, output) for output in range(len(event.outputs))),
+            sent=self._pattern(sent),
+            arrived=self._pattern(Writer(number, output) for output in range(len(event.outputs))),
             first_used=None if event.first_used is None else event.first_used.record(),
             causes=self._causes_of(sent),
             carries=event.carries,
@@ -76,11 +76,8 @@ class MessageRecords:
             came_out=self._first_bad_output(number),
         )
 
-    def _union(self, points: Iterable[Writer]) -> Pattern:
-        bits = 0
-        for point in points:
-            bits |= self._walk.value(point)
-        return pattern(bits)
+    def _pattern(self, points: Iterable[Writer]) -> Pattern:
+        return pattern(union(map(self._walk.value, points)))
 
     def _largest_sent(self, event: TracedEvent) -> TensorFacts | None:
         """The sent tensor with the largest magnitude."""

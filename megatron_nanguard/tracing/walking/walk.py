@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import reduce
-from operator import or_
 
 from megatron_nanguard.tracing.recording.events import EventKind, Trace, TracedEvent, TracedRead
 from megatron_nanguard.tracing.recording.lineage import Writer
-from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags
+from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags, union
 
 
 class Walk:
@@ -56,7 +54,7 @@ class Walk:
         """Return the flag of a tensor that an event read; 0 is finite."""
         if read.seen.slot is not None:
             return self._flags.bits(read.seen.slot)
-        return _union(self.value(writer) for writer in read.writers)
+        return union(self.value(writer) for writer in read.writers)
 
     def departures(self) -> list[int]:
         """Return the numbers of the messages that sent bad values which were not meant."""
@@ -64,7 +62,7 @@ class Walk:
 
     def causes(self, starts: Iterable[Writer]) -> list[Writer]:
         """Return the origins and arrivals that these points lead back to."""
-        reached = _union(self._reach.get(point, 0) for point in starts)
+        reached = union(self._reach.get(point, 0) for point in starts)
         return [point for point, bit in self._terminals.items() if reached >> bit & 1]
 
     def starts(self, writers: Iterable[Writer]) -> list[Writer]:
@@ -97,7 +95,7 @@ class Walk:
         if event.has_bad_constant or (event.kind is EventKind.EXTERNAL and not event.is_parameter):
             return True
         bad = [writer for read in _reads_of(event, point) for writer in read.writers if self.value(writer)]
-        return bool(bad) and self.meant.issuperset(bad) and not value & ~_union(map(self.value, bad))
+        return bool(bad) and self.meant.issuperset(bad) and not value & ~union(map(self.value, bad))
 
     def _follow(self, trace: Trace, flags: NonfiniteFlags) -> None:
         ends = [point for sink in trace.sinks if flags.bits(sink.slot) for point in self.starts(sink.writers)]
@@ -155,7 +153,7 @@ class Walk:
         reach: dict[Writer, int] = {}
         for point in points:
             own = 1 << self._terminals[point] if point in self._terminals else 0
-            reach[point] = own | _union(reach[cause] for cause in self._bad_causes(point))
+            reach[point] = own | union(reach[cause] for cause in self._bad_causes(point))
         return reach
 
 
@@ -167,7 +165,3 @@ def _reads_of(event: TracedEvent, point: Writer) -> Iterator[TracedRead]:
     for read in event.reads:
         if not event.is_parallel or read.column in (None, point.output):
             yield read
-
-
-def _union(values: Iterable[int]) -> int:
-    return reduce(or_, values, 0)
