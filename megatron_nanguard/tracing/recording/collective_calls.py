@@ -92,7 +92,7 @@ def _group(values: Mapping[str, Any]) -> Any:
     """Return the process group of a call; a functional collective may give only its name."""
     group: Any = values.get("process_group", values.get("group_name"))
     if isinstance(group, str):
-        # Its types ask for a name of a class of its own; what an operator gets is a plain str.
+        # Its stub asks for a string type of its own; operators pass a plain str.
         resolve: Any = vars(distributed.distributed_c10d)["_resolve_process_group"]
         return resolve(group)
     return distributed.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group

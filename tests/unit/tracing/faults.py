@@ -1,4 +1,4 @@
-"""Operators that go wrong in a known way, and the ones that only look as if they did."""
+"""Functions with a known fault, and functions without a fault that also make infinities or NaNs."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from torch import Tensor
 
 
 def log_of_negative(x: Tensor) -> Tensor:
-    """NaN in the forward, in an operator."""
+    """Make a NaN in the forward, in the operator log."""
     return torch.log(-x.abs() - 1)
 
 
 def clamped_exp(x: Tensor) -> Tensor:
-    """Overflows to Inf in the forward, is clamped there, and makes a NaN as Inf times 0 in the backward."""
+    """Overflow to Inf in the forward and clamp it; the backward makes a NaN as Inf times 0."""
     return x * torch.exp(x + 200).clamp(max=1.0)
 
 
 def discarded(x: Tensor) -> Tensor:
-    """A NaN that a `where` throws away."""
+    """Make a NaN that a `where` does not select."""
     return torch.where(x > 100, torch.log(-x.detach().abs() - 1), x)
 
 
 def masked(x: Tensor) -> Tensor:
-    """A healthy -inf mask."""
+    """Apply a healthy mask of -inf."""
     return torch.softmax(x.masked_fill(torch.eye(*x.shape) > 0, -math.inf), -1)
 
 
 def fully_masked(x: Tensor) -> Tensor:
-    """A mask that leaves nothing of a row."""
+    """Apply a mask that covers whole rows, so that softmax makes NaN."""
     return torch.softmax(x.masked_fill(torch.ones_like(x) > 0, -math.inf), -1)
 
 
 def write_nan(tensor: Tensor, *index: Any) -> None:
-    """Write NaN where the dispatcher does not see it."""
+    """Write NaN past the dispatcher, as a fused kernel or the network does."""
     tensor.detach().numpy()[index] = math.nan
 
 
@@ -53,7 +53,7 @@ class NanBackward(torch.autograd.Function):
 
 
 class UnseenKernel(torch.autograd.Function):
-    """Copies by a kernel past the dispatcher, which leaves one NaN."""
+    """Copies past the dispatcher into memory from `empty`, with one NaN."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class UnseenKernel(torch.autograd.Function):
 
 
 class UnseenInPlace(torch.autograd.Function):
-    """A finite operator, and then a NaN past the dispatcher."""
+    """Runs a finite operator, then writes a NaN into its result past the dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

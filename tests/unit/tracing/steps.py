@@ -1,4 +1,4 @@
-"""A small model, and a schedule of micro-batches to trace it under; each test plants its own fault."""
+"""A small model and a schedule of micro-batches, for tests that plant a fault and trace it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megatron_nanguard.tracing.tracer import Tracer
 
 
 class Block(nn.Module):
-    """Linear, then whatever the test puts in."""
+    """A linear layer, then the function that the test gives."""
 
     def __init__(self, width: int, inside: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Two blocks; the second is healthy."""
+    """Two blocks; the function that the test gives runs in the first."""
 
     def __init__(self, inside: Callable[[Tensor], Tensor] = torch.tanh, width: int = 4) -> None:
         super().__init__()
@@ -43,7 +43,14 @@ class Schedule:
     def __init__(
         self, model: nn.Module, microbatch: int | None = 1, gradients: Tensor | None = None, **options: Any
     ) -> None:
-        """The model's gradients lie in `gradients` one after the other, which each backward then scales as a whole."""
+        """Prepare the model and its tracer.
+
+        Args:
+            model: gets a `main_grad` for each parameter.
+            microbatch: the one to trace.
+            gradients: a bucket for all `main_grad`s, which each backward scales as a whole; None for separate tensors.
+            options: of the tracer.
+        """
         self.bucket = gradients
         self.model, self.microbatch = model, microbatch
         self.current = -1
@@ -57,14 +64,14 @@ class Schedule:
         self.tracer = Tracer([model], names, params, 3, microbatch, **options)
 
     def run(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor] = torch.sum) -> RankTrace:
-        """Forward and backward per batch under the tracer."""
+        """Run forward and backward of each batch under the tracer."""
         with self.tracer:
             self.untraced(batches, loss_of)
         self.tracer.finish()
         return self.tracer.summarize("tp0pp0dp0")
 
     def untraced(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor] = torch.sum) -> None:
-        """The same without entering the tracer."""
+        """Do the same without entering the tracer."""
         for number, batch in enumerate(batches):
             self.current = number
             with self.tracer.at(number, 0, False):
@@ -85,12 +92,12 @@ class Schedule:
 
 
 def batches(count: int = 3, rows: int = 2, width: int = 4) -> list[Tensor]:
-    """Healthy micro-batches."""
+    """Return micro-batches without bad values."""
     return [torch.linspace(-1.0, 1.0, rows * width).reshape(rows, width) + number for number in range(count)]
 
 
 def trace(inside: Callable[[Tensor], Tensor], **options: Any) -> RankTrace:
-    """Trace the middle one of three micro-batches."""
+    """Trace the second of three micro-batches."""
     torch.manual_seed(0)
     return Schedule(Model(inside), **options).run(batches())
 

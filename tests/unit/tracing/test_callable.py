@@ -1,4 +1,4 @@
-"""`trace_nan(fn)` on plain PyTorch: origin, path and what went bad; silence where nothing did."""
+"""`trace_nan(fn)` on plain PyTorch: it prints origin, path and bad results, and finds nothing if nothing is bad."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_weight_that_was_bad_before_is_counted_too() -> None:
         model.weight[1, 2] = math.inf
     (origin,) = trace_nan(model, torch.ones(1, 4)).origins
     assert origin.operator == "parameter weight"
-    # As the operator reads it: transposed.
+    # The operator reads the weight transposed.
     assert [(facts.inf_count, facts.positions) for facts in origin.outputs] == [(1, ((2, 1),))]
 
 

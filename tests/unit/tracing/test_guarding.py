@@ -1,4 +1,4 @@
-"""What tracing must never do: change bits, raise into the step, trace itself, keep tensors alive."""
+"""Tracing must not change bits, raise into the step, trace its own operators or keep tensors alive."""
 
 from __future__ import annotations
 

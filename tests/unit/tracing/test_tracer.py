@@ -1,4 +1,4 @@
-"""Faults of a known kind at a known place are found there, and nothing is found where there is none."""
+"""The tracer finds planted faults at their place, and nothing in a healthy step."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_gradient_that_a_fused_kernel_spoils_in_main_grad_is_its_weights() -> No
 
 
 def trace_bucket(probe: frozenset[int] = frozenset()) -> RankTrace:
-    """As under an overlapped reduction: the whole bucket is scaled before anybody has looked at its gradients."""
+    """Scale the whole bucket before any gradient in it is looked at, as an overlapped reduction does."""
     torch.manual_seed(0)
     model = Model()
     bucket = torch.zeros(sum(param.numel() for param in model.parameters()))

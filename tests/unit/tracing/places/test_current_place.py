@@ -79,7 +79,7 @@ def test_backward_operator_belongs_to_the_module_whose_forward_made_its_node(how
     traced = trace(lambda x: torch.sqrt(x * 0) * 0)
     (origin,) = traced.origins
     assert (origin.place.phase, origin.place.module, origin.place.node) == ("backward", "layers.0", "SqrtBackward0")
-    # The engine issued it: no line of source did.
+    # The engine called it, so it has no source line.
     assert origin.place.source_line is None
     assert origin.place.forward_operator == "sqrt"
     assert origin.place.forward_line is not None
@@ -180,7 +180,7 @@ class Speaker(nn.Module):
 
 
 class Failing(nn.Module):
-    """Is left by an exception."""
+    """Raises in its forward."""
 
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError("planted")

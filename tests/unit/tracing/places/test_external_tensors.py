@@ -1,4 +1,4 @@
-"""Naming tensors by where they lie in the model."""
+"""Tensors in the memory of the model are named by their addresses."""
 
 from __future__ import annotations
 

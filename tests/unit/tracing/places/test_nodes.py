@@ -21,7 +21,7 @@ from megatron_nanguard.tracing.places.step_place import ForwardPlace, Step
 
 
 class Here:
-    """Says where we are."""
+    """Gives the module that was set as the current place."""
 
     def __init__(self) -> None:
         self.module = ""
@@ -31,7 +31,7 @@ class Here:
 
 
 def made_in_threads(nodes: NumberedNodes, here: Here, modules: list[str]) -> list[Node]:
-    """The first node that each of several living threads makes, in a module of its own."""
+    """Let several threads create one node each, each in a module of its own, and return the nodes."""
     made: list[Node] = []
 
     def make(module: str) -> None:
@@ -39,7 +39,7 @@ def made_in_threads(nodes: NumberedNodes, here: Here, modules: list[str]) -> lis
         made.append((torch.ones(1, requires_grad=True) * 2).grad_fn)
         nodes.note()
 
-    # One worker at a time, and none of them ends before the last: the number of a dead thread is given out again.
+    # All threads live until the end, because a new thread can get the id of one that has ended.
     pools = [ThreadPoolExecutor(1) for _ in modules]
     for pool, module in zip(pools, modules, strict=True):
         pool.submit(make, module).result()

@@ -1,4 +1,4 @@
-"""The line that issued an operator."""
+"""The source line that called an operator, and how its path is shortened."""
 
 from __future__ import annotations
 

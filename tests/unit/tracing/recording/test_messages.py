@@ -1,4 +1,4 @@
-"""Messages, seen on rank 1 of 4: the group is one that sends nothing, and what arrives is written by the test."""
+"""Messages as rank 1 of 4 traces them. The process group is fake and sends nothing; the test writes what arrives."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ WORLD = Channel.group(range(4))
 
 
 def functional_call(operator: str, share: Any, *more: Any) -> Any:
-    """By the operator and waited for; the functions of Python around them change their names."""
+    """Call a functional collective by its operator and wait; the name of its Python function varies."""
     arriving = getattr(torch.ops._c10d_functional, operator)(share, *more, dist.group.WORLD.group_name)
     wait: Any = torch.ops._c10d_functional.wait_tensor
     return wait(arriving) if isinstance(arriving, Tensor) else [wait(one) for one in arriving]

@@ -1,4 +1,4 @@
-"""Flags: what they tell apart, and which tensors have none."""
+"""Flags: which bad values they distinguish, and which tensors have none."""
 
 from __future__ import annotations
 

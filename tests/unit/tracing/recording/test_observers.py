@@ -20,7 +20,7 @@ from tests.unit.tracing.steps import Model, Schedule, batches
 
 
 class Diary(EventObserver):
-    """Writes down what it is shown."""
+    """Notes every call that it gets."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
@@ -39,7 +39,7 @@ class Diary(EventObserver):
 
 
 class Calls:
-    """Keeps numbers, operators and results of the calls it is shown."""
+    """Keeps numbers, operators and results of the calls that it observes."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, str]] = []

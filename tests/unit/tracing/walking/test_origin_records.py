@@ -1,4 +1,4 @@
-"""Which ends of the walk are one origin, of what kind, and how much is kept."""
+"""Which ends of the walk count as one origin, its kind, and the limits of a record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trace_loss(run: Callable[[], Tensor]) -> RankTrace:
 
 
 class HalfPrecisionAbove(torch.autograd.Function):
-    """Its gradient is computed in fp32 and handed on in fp16, as that of a cross-entropy."""
+    """Computes its gradient in fp32 and returns it in fp16, as a cross-entropy does."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
