@@ -12,7 +12,7 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 
 
 def vote(flags: Tensor, voters: Voters) -> list[int]:
-    """The maximum of each flag over all voters.
+    """Return the maximum of each flag over all voters.
 
     Args:
         flags: int32 [n] on the training device; overwritten.
@@ -25,7 +25,7 @@ def vote(flags: Tensor, voters: Voters) -> list[int]:
 
 
 def exchange(mine: Sequence[int], voters: Voters, device: torch.device) -> list[list[int]]:
-    """The rows of all voters, in the order of ``voters.ranks``.
+    """Return the rows of all voters, in the order of ``voters.ranks``.
 
     Args:
         mine: the row of this rank; the same number of integers on every rank.

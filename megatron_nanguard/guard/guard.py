@@ -91,12 +91,12 @@ class Guard:
     # ---------------------------------------------------------------- on
 
     def groups_exist(self, rank_offset: int, local_world_size: int | None) -> None:
-        """The parallel groups of this rank's world exist: meet its ranks."""
+        """Meet the ranks of this rank's world, whose parallel groups exist now."""
         size = dist.get_world_size() if local_world_size is None else local_world_size
         self._meet(range(rank_offset, rank_offset + size))
 
     def chunk_wrapped(self, chunk: ModelChunk) -> None:
-        """A chunk was wrapped for data parallelism: the last occasion for a handshake. Its own NaN check goes off."""
+        """Switch off the NaN check of a chunk wrapped for data parallelism; first meet the ranks, if not done yet."""
         if not self._num_handshakes:
             self._meet(range(dist.get_world_size()))
         if self.active:

@@ -51,7 +51,7 @@ class Steps:
         self._num_unseen = 0
 
     def schedule_called(self, schedule: Schedule, kwargs: ScheduleArguments) -> ScheduleArguments:
-        """A forward-backward pass begins; evaluation is no step. Returns the keyword arguments to go on with."""
+        """Open a step, unless it is an evaluation. Returns the keyword arguments for the schedule."""
         if kwargs.get("forward_only", False):
             return kwargs
         with self._shield("step"):
@@ -65,21 +65,21 @@ class Steps:
         return kwargs
 
     def gradients_ready(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
-        """A bucket group is about to be reduced. May run on an autograd thread."""
+        """Look at a bucket group that is about to be reduced. May run on an autograd thread."""
         with self._shield("before the reduction"):
             for guarded in self.optimizers:
                 if guarded.step.holds(group) and not is_dispatched(group):
                     guarded.before_reduction(group, force_all_reduce)
 
     def norm_known(self, optimizer: MegatronOptimizer, norm: GradNorm) -> None:
-        """The host has computed a gradient norm. That of the outermost optimizer comes last, and is the one used."""
+        """Keep a gradient norm of the host for the next vote. The last one, of the outermost optimizer, is used."""
         with self._shield("norm"):
             guarded = self.optimizers.of_optimizer(optimizer)
             if guarded is not None and norm is not None:
                 guarded.step.norms.append(norm)
 
     def step(self, step: Callable[[], StepResult], optimizer: MegatronOptimizer) -> StepResult:
-        """Vote for a rank that has nothing to train, and in some releases returns before ``prepare_grads``."""
+        """Vote on a rank that has nothing to train: in some releases its step returns before ``prepare_grads``."""
         if self._depth or not is_stub(optimizer):
             return step()
         decision = self._decide(optimizer)
@@ -88,7 +88,7 @@ class Steps:
         return (False, None, None) if decision.action == "skip" else result
 
     def decide(self, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> bool:
-        """The decision point: vote, then let the host prepare its gradients, or skip the step."""
+        """Vote, then let the host prepare its gradients, or skip the step."""
         if self._depth:
             return prepare()
         self._depth += 1

@@ -94,31 +94,31 @@ class GuardedOptimizer:
     # ---------------------------------------------------------------- the moments of a step
 
     def begin_passes(self) -> None:
-        """The step is open; its first forward comes next."""
+        """Start drills and watched modules, when the step is open and before its first forward."""
         if self.drills is not None:
             self.drills.step_begins(self.step.number)
         if self.watcher is not None:
             self.watcher.step_begins(self.step.number)
 
     def before_reduction(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
-        """A bucket group of this optimizer is about to be reduced."""
+        """Let drills at a bucket group that is about to be reduced, then take its norms."""
         if self.drills is not None:
             for bucket in buffers.buckets(group):
                 self.drills.before_reduction(buffers.bucket_params(bucket))
         self.step.before.look(group, force_all_reduce)
 
     def after_reduction(self) -> None:
-        """All gradients are reduced, and the sentinel is about to look at them."""
+        """Let drills at the reduced gradients, before the sentinel looks at them."""
         if self.drills is not None:
             self.drills.after_reduction()
 
     def end_passes(self) -> None:
-        """The forwards and backwards of the step are over; a replay must not be watched."""
+        """Stop watching modules, when the forwards and backwards of the step are over: a replay must not be watched."""
         if self.watcher is not None:
             self.watcher.step_ends()
 
     def end_step(self) -> None:
-        """The decision about the step is made."""
+        """End the drills of the step, after the decision about it."""
         if self.drills is not None:
             self.drills.step_ends()
 

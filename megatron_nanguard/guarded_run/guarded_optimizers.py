@@ -134,7 +134,7 @@ class GuardedOptimizers:
     # ---------------------------------------------------------------- found again
 
     def of_optimizer(self, optimizer: MegatronOptimizer) -> GuardedOptimizer | None:
-        """What is held of an optimizer, found by the optimizer itself or by one of its leaves."""
+        """Find the guarded optimizer of the host's optimizer or of one of its leaves."""
         for guarded in self._all:
             if guarded.optimizer is optimizer:
                 return guarded

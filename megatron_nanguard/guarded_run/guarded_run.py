@@ -129,7 +129,7 @@ class GuardedRun:
 
     @cached_property
     def _directory_without_start(self) -> RunDirectory:
-        """Where the start failed: a place that depends on nothing of the host."""
+        """For a rank on which the start failed: needs nothing that may have failed there."""
         return RunDirectory(Path(self.settings.dir or PREFIX), self.run_id, log.warning)
 
     def write_last(self, fired: Mapping[str, int]) -> None:

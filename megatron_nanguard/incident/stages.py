@@ -112,12 +112,16 @@ class _Stages:
         return decision
 
     def _all_wrote(self) -> None:
-        """Collective: all voters."""
+        """Return when all ranks have written their files.
+
+        Collective: all voters.
+        """
         all_done(True, self._voters, self._guarded.torch_device)
 
     # ---------------------------------------------------------------- signal, exchange
 
     def _signal(self) -> rank_evidence.RankEvidence:
+        """Collect the evidence of this rank and write its first post-mortem."""
         evidence = rank_evidence.NOTHING
         with self._shield("incident, signal"):
             run, fault = self._run, self._shield.fault
@@ -132,7 +136,10 @@ class _Stages:
                 self._run.health.poll()
 
     def _exchange(self, evidence: rank_evidence.RankEvidence, *, can_replay: bool) -> ExchangeOutcome:
-        """Collective: all voters."""
+        """Exchange one row per rank, and conclude the same from them on all.
+
+        Collective: all voters.
+        """
         postmortem = self._rank_file.postmortem
         mine = RankSummary.of(
             self._guarded.coordinates,
@@ -246,7 +253,10 @@ class _Stages:
         arbitrations: tuple[Arbitration, ...],
         decision: PolicyOutcome,
     ) -> None:
-        """Collective: all voters."""
+        """Write the complete post-mortem; one rank merges those of all, and logs the sentence about the incident.
+
+        Collective: all voters.
+        """
         health = None
         with Shield()("incident, hardware"):
             if self._run.health is not None:
@@ -281,7 +291,10 @@ class _Stages:
         return None
 
     def _capture(self, replayed: Replayed, gradients: dict[str, str] | None, why_no_replay: str) -> None:
-        """Collective: all voters, where tensors are asked for."""
+        """Save the step, as far as --nanguard-capture asks for it.
+
+        Collective: all voters, where tensors are asked for.
+        """
         level = self._run.settings.capture
         if level == "none":
             return

@@ -260,7 +260,7 @@ class Replayer:
 
 
 def _difference(exactness: Exactness) -> str:
-    """In what the plain pass differs from the first one, and by how much."""
+    """Say in what the plain pass differs from the first one, and by how much."""
     what = phrase("the replay differs from the first pass in {what}", what=joined(LISTED, exactness.differs))
     largest = exactness.tolerance
     if largest is None:
