@@ -31,7 +31,7 @@ class StepDecisions:
         flags = None
         with self._run.shield("flags"):
             guarded.after_reduction()
-            flags = flag_tensor(guarded.step.suspicions(optimizer), len(voters.ranks), guarded.torch_device)
+            flags = flag_tensor(guarded.step.flag_inputs(optimizer), len(voters.ranks), guarded.torch_device)
         if flags is None:
             flags = fault_flags(guarded.torch_device)
         elif self._run.shield.fault is not None:

@@ -23,7 +23,7 @@ from megatron_nanguard.megatron_api.protocols import (
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay import StepRecorder
-from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, Losses, RaisedScale, RngStates, Suspicions
+from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, FlagInputs, Losses, RaisedScale, RngStates
 from megatron_nanguard.settings import Settings
 
 
@@ -134,7 +134,7 @@ class GuardedStep:
         """Whether this step is open and the bucket group is one of its optimizer."""
         return self.is_open and id(group) in self._bucket_groups
 
-    def suspicions(self, optimizer: MegatronOptimizer) -> Suspicions:
+    def flag_inputs(self, optimizer: MegatronOptimizer) -> FlagInputs:
         """Collect everything that goes into the flags of the vote.
 
         Args:
@@ -142,7 +142,7 @@ class GuardedStep:
         Sync: none.
         """
         self.after.look()
-        return Suspicions(
+        return FlagInputs(
             before=[bucket.norms for bucket in self.before.taken()],
             after=self.after.norms,
             loss=self.losses.bad(),

@@ -37,7 +37,7 @@ class Flag(IntEnum):
 
 
 @dataclass
-class Suspicions:
+class FlagInputs:
     """The inputs of the flags, on the device if they were computed there.
 
     Attributes:
@@ -56,7 +56,7 @@ class Suspicions:
     raised_scale: bool = False
 
 
-def flag_tensor(seen: Suspicions, num_ranks: int, device: torch.device) -> Tensor:
+def flag_tensor(seen: FlagInputs, num_ranks: int, device: torch.device) -> Tensor:
     """Return int32 [len(Flag)] on the device.
 
     Sync: none.

@@ -89,7 +89,7 @@ def raise_in_the_flags() -> None:
     """The last local work before the vote raises."""
     from megatron_nanguard.guarded_run.guarded_step import GuardedStep
 
-    GuardedStep.suspicions = _raising_at_bad_step(GuardedStep.suspicions)  # type: ignore[method-assign]
+    GuardedStep.flag_inputs = _raising_at_bad_step(GuardedStep.flag_inputs)  # type: ignore[method-assign]
 
 
 def raise_in_the_signal() -> None:

@@ -62,11 +62,11 @@ def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log
     assert log.messages == ["a fault of nanguard's own in recording the step; training goes on without it"]
 
 
-def test_suspicions_are_those_of_the_step(watch: Watch) -> None:
+def test_the_inputs_of_the_flags_are_those_of_the_step(watch: Watch) -> None:
     watched = watch(fp16=True, initial_loss_scale=1.0, min_loss_scale=1.0, optimizer="adam")
     guarded = watched.run()
     guarded.step.norms.append(2.0)
-    seen = guarded.step.suspicions(watched.trainer.optimizer)
+    seen = guarded.step.flag_inputs(watched.trainer.optimizer)
     assert [len(norms) for norms in seen.before] == [2]
     assert seen.after is not None
     assert (seen.dynamic_scale, list(seen.last_norms)) == (True, [2.0])

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.optimizers import ScalerTrackers
-from megatron_nanguard.sentinel import Flag, RaisedScale, Suspicions, flag_tensor
+from megatron_nanguard.sentinel import Flag, FlagInputs, RaisedScale, flag_tensor
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX, fault_flags
 from tests.unit.one_rank import trainer
 
@@ -22,7 +22,7 @@ NAN, INF = math.nan, math.inf
 
 def raised(num_ranks: int = 8, **seen: Any) -> set[str]:
     """Names of the flags that are on."""
-    flags = flag_tensor(Suspicions(**seen), num_ranks, CPU)
+    flags = flag_tensor(FlagInputs(**seen), num_ranks, CPU)
     assert (flags.dtype, flags.shape) == (torch.int32, (len(Flag),))
     return {flag.name.lower() for flag, value in zip(Flag, flags.tolist(), strict=True) if value}
 
@@ -106,7 +106,7 @@ class ReadCounter(TorchDispatchMode):
 
 
 def test_no_value_is_read_and_no_host_tensor_made() -> None:
-    seen = Suspicions(
+    seen = FlagInputs(
         before=[norms(1.0, NAN)],
         after=norms(INF),
         loss=torch.tensor(True),
