@@ -69,7 +69,7 @@ class MessageRecorder:
             if tensor.is_floating_point() and tensor.layout == torch.strided:
                 self._pending.start(writer, tensor)
 
-    def is_part_of_one(self, operator: Operator, args: Sequence[Any]) -> bool:
+    def completes_message(self, operator: Operator, args: Sequence[Any]) -> bool:
         """Whether an operator only completes a message.
 
         In `wait` of a reduce-scatter, Gloo copies the result from memory of its own by `copy_`.

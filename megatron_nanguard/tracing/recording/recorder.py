@@ -58,7 +58,7 @@ class EventRecorder:
         if operator.kind is CallKind.EMPTY:
             event = TracedEvent(operator.label, EventKind.EMPTY, self._here.place(), [])
             return StartedCall(operator, func, args, kwargs, event)
-        if operator.kind is CallKind.VIEW or self._messages.is_part_of_one(operator, args):
+        if operator.kind is CallKind.VIEW or self._messages.completes_message(operator, args):
             return None
         return self._before_operator(operator, func, args, kwargs)
 
