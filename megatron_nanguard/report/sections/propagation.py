@@ -57,7 +57,7 @@ def describe(opened: OpenedIncident) -> Block | None:
         return None
     shown = transfers[:SHOWN_TRANSFERS]
     after, loose = build_trees(incident.origin, shown)
-    trees = [_origin(place, origin, after) for place, origin in enumerate(incident.origin[:SHOWN_ORIGINS])]
+    trees = [_origin(index, origin, after) for index, origin in enumerate(incident.origin[:SHOWN_ORIGINS])]
     title = phrase("How it spread")
     if transfers:
         title = THROUGH.format(ranks=counted(len(incident.infected), "rank"))
@@ -109,9 +109,9 @@ def build_trees(
         The transfers below each parent, and those that no origin leads to.
     """
     reached: dict[int, Parent] = {}
-    for place, origin in enumerate(origins[:SHOWN_ORIGINS]):
+    for index, origin in enumerate(origins[:SHOWN_ORIGINS]):
         for rank in origin.members:
-            reached.setdefault(rank, place)
+            reached.setdefault(rank, index)
     after: dict[Parent, list[BadTransfer]] = {}
     waiting = list(transfers)
     while ready := [transfer for transfer in waiting if any(source in reached for source in transfer.sources)]:
@@ -125,9 +125,9 @@ def build_trees(
     return after, waiting
 
 
-def _origin(place: int, origin: Origin, after: dict[Parent, list[BadTransfer]]) -> Point:
+def _origin(index: int, origin: Origin, after: dict[Parent, list[BadTransfer]]) -> Point:
     on_the_rank = [Point(phrase("on the rank:"), detail=_path(origin.path[1:]))] if len(origin.path) > 1 else []
-    below = (*on_the_rank, *(_transfer(transfer, after) for transfer in after.get(place, ())))
+    below = (*on_the_rank, *(_transfer(transfer, after) for transfer in after.get(index, ())))
     words = phrase("{who}: {what}", who=which_ranks(origin.members), what=call_words(origin))
     return Point(words, tone=Tone.WORST, below=below)
 

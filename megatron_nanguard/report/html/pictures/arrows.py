@@ -55,7 +55,7 @@ def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int
     down = _downward(edges, positions)
     first = [_line(positions, edge, down[edge.source]) for edge in edges if edge.is_first]
     later = [edge for edge in edges if not edge.is_first]
-    around = [_line(positions, edge, right + PITCH_PIXELS * place) for place, edge in enumerate(later)]
+    around = [_line(positions, edge, right + PITCH_PIXELS * index) for index, edge in enumerate(later)]
     if first:
         yield _trace(first, phrase("made the ranks bad"), {"color": "edge", "width": 1.5})
     if around:
@@ -70,9 +70,9 @@ def _downward(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict
     for source in sorted({edge.source for edge in edges if edge.is_first}):
         columns[positions[source].x].append(source)
     return {
-        source: x + STUB_PIXELS + place * min(PITCH_PIXELS, LINES_PIXELS // len(sources))
+        source: x + STUB_PIXELS + index * min(PITCH_PIXELS, LINES_PIXELS // len(sources))
         for x, sources in columns.items()
-        for place, source in enumerate(sources)
+        for index, source in enumerate(sources)
     }
 
 

@@ -54,7 +54,7 @@ def traces(series: Sequence[Series]) -> tuple[PlotlyDict, ...]:
         else [one for one in series if one.was_bad or not one.is_finite][:SHOWN_LINES]
     )
     others = [one for one in series if one not in drawn]
-    lines = [trace for place, one in enumerate(drawn) for trace in _drawn(one, place)]
+    lines = [trace for index, one in enumerate(drawn) for trace in _drawn(one, index)]
     return (*(_range(others) if others else ()), *lines)
 
 
@@ -91,9 +91,9 @@ def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> PlotlyD
     return {"tickvals": ticks, "ticktext": list(map(tick_name, ticks))}
 
 
-def _drawn(series: Series, place: int) -> list[PlotlyDict]:
+def _drawn(series: Series, index: int) -> list[PlotlyDict]:
     # Red is only for values that are not finite.
-    colour = f"line-{place % 4}" if series.is_finite else "bad"
+    colour = f"line-{index % 4}" if series.is_finite else "bad"
     name = escape(series.name)
     positions = list(range(len(series.values)))
     finite = [value if value is not None and math.isfinite(value) else None for value in series.values]
@@ -103,8 +103,8 @@ def _drawn(series: Series, place: int) -> list[PlotlyDict]:
         **shared,
         "y": finite,
         "mode": "lines+markers",
-        "line": {"color": colour, "width": 3.5 if series.was_bad else 1.5, "dash": DASHES[place % len(DASHES)]},
-        "marker": {"color": colour, "size": 6, "symbol": place % 8},
+        "line": {"color": colour, "width": 3.5 if series.was_bad else 1.5, "dash": DASHES[index % len(DASHES)]},
+        "marker": {"color": colour, "size": 6, "symbol": index % 8},
         "hovertemplate": f"{name}: %{{y:.4g}}<extra></extra>",
     }
     if series.is_finite:

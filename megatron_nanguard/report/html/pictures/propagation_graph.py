@@ -96,9 +96,9 @@ def propagation_graph(incident: Incident) -> PropagationGraph:
     transfers = transfers_of(incident)
     after, loose = build_trees(incident.origin, transfers[:SHOWN_TRANSFERS])
     nodes: list[GraphNode] = []
-    for place, origin in enumerate(incident.origin[:SHOWN_ORIGINS]):
+    for index, origin in enumerate(incident.origin[:SHOWN_ORIGINS]):
         nodes.append(_origin(origin))
-        _add(nodes, after, after.get(place, []), incident)
+        _add(nodes, after, after.get(index, []), incident)
     for sources in dict.fromkeys(transfer.sources for transfer in loose if transfer.sources):
         nodes.append(GraphNode("bad", sources, phrase("bad before the reduction")))
         _add(nodes, after, [transfer for transfer in loose if transfer.sources == sources], incident)
@@ -133,8 +133,8 @@ def _add(
 
 def _in_order(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
     order = sorted(range(len(nodes)), key=lambda index: (nodes[index].column, nodes[index].ranks))
-    place: dict[int | None, int] = {index: position for position, index in enumerate(order)}
-    return tuple(replace(nodes[index], source=place.get(nodes[index].source)) for index in order)
+    new_index: dict[int | None, int] = {index: position for position, index in enumerate(order)}
+    return tuple(replace(nodes[index], source=new_index.get(nodes[index].source)) for index in order)
 
 
 def _first_edges(nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:

@@ -96,9 +96,9 @@ def compare_losses(rows: Sequence[RankRow]) -> Figure | None:
 
 def _loss_caption(series: Sequence[line_chart.Series], indices: Sequence[int]) -> str:
     bad = [
-        phrase("{replica} in micro-batch {index}", replica=one.name, index=indices[place])
+        phrase("{replica} in micro-batch {index}", replica=one.name, index=indices[position])
         for one in series
-        for place, value in enumerate(one.values)
+        for position, value in enumerate(one.values)
         if value is not None and badness(value)[0]
     ]
     finding = phrase("Not finite: {places}.", places=and_more(LISTED, bad)) if bad else phrase("Every loss is finite.")
@@ -112,13 +112,13 @@ def _worst_rank(rows: Sequence[RankRow]) -> RankRow:
 
 
 def _replica_group(row: RankRow) -> tuple[int, int, int]:
-    place = row.coordinates
-    return place.pp, place.cp, place.tp
+    coordinates = row.coordinates
+    return coordinates.pp, coordinates.cp, coordinates.tp
 
 
 def _where(row: RankRow, sizes: ParallelSizes) -> list[str]:
-    place = row.coordinates
-    axes = (("pp", place.pp, sizes.pp), ("cp", place.cp, sizes.cp), ("tp", place.tp, sizes.tp))
+    coordinates = row.coordinates
+    axes = (("pp", coordinates.pp, sizes.pp), ("cp", coordinates.cp, sizes.cp), ("tp", coordinates.tp, sizes.tp))
     return [f"{axis}{index}" for axis, index, size in axes if size > 1]
 
 
