@@ -97,7 +97,7 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
         )
         self._roots += roots
 
-    def module_entered(self, module: Module, args: Any) -> None:
+    def module_entered(self, module: Module, args: object) -> None:
         """Before a forward: name the module and those inside, unless a module entered before has named it."""
         if module not in self._module_names:
             self._name(module)
@@ -139,7 +139,7 @@ class CallableTracer(Tracer):  # type: ignore[no-untyped-call]
         for path, parameter in root.named_parameters():
             self._leaf_names.setdefault(parameter, f"{prefix}{path}")
 
-    def _note_leaf(self, leaf: Any) -> None:
+    def _note_leaf(self, leaf: Parameter) -> None:
         if leaf not in self._leaf_names:
             self._num_leaves += 1
             self._leaf_names[leaf] = f"leaf {self._num_leaves} {list(leaf.shape)}"

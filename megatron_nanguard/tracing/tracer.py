@@ -117,7 +117,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Stop tracing. The flags stay on the device until `finish`."""
         self._is_entered = False
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
@@ -237,7 +237,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._here.is_traced and is_autograd_function(node):
             node.register_hook(self._function_returned)
 
-    def _function_returned(self, gradients: Sequence[Tensor | None], incoming: Any) -> None:
+    def _function_returned(self, gradients: Sequence[Tensor | None], incoming: object) -> None:
         """Name the gradients that the backward of an autograd.Function has returned."""
         # Nodes can outlive the tracer, and their hooks with them.
         if self._is_entered:
@@ -249,13 +249,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for writer in self._recorder.look_at_returned(gradient):
                     self._output_names.setdefault(writer, name)
 
-    def _with_modes_off(self, look: Callable[..., None], *args: Any) -> None:
+    def _with_modes_off(self, look: Callable[..., None], *args: object) -> None:
         """Call a function outside of `__torch_dispatch__`, so that neither modes nor autograd see its operators."""
         if self._shield.fault is None:
             with _disable_current_modes(), torch.no_grad():
                 self._shielded(look, *args)
 
-    def _shielded(self, look: Callable[..., _Result], *args: Any) -> _Result | None:
+    def _shielded(self, look: Callable[..., _Result], *args: object) -> _Result | None:
         """Call a function of ours. Its first fault is kept for the record, and ends the tracing."""
         if self._shield.fault is None:
             with self._shield("the tracer"):

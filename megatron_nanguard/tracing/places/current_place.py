@@ -44,7 +44,7 @@ class CurrentPlace:
         params: Mapping[Parameter, str],
         microbatch: int | None,
         on_node: Callable[[Node], None],
-        shielded: Callable[..., Any],
+        shielded: Callable[..., None],
     ) -> None:
         """Nothing is followed before `following` is entered.
 
@@ -124,7 +124,7 @@ class CurrentPlace:
             "backward", step, inside or self._modules.current, name, line, forward, function=backward_line(node)
         )
 
-    def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., Any]) -> Nodes:
+    def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., None]) -> Nodes:
         return TaggedNodes(self._forward_place, on_node, shielded)
 
     def _phase_of_step(self, between: Phase) -> Phase:
@@ -183,7 +183,7 @@ class ModuleStack:
         self._with_hooks.clear()
         self._entered.clear()
 
-    def _enter(self, module: Module, args: Any) -> None:
+    def _enter(self, module: Module, args: object) -> None:
         self._before_change()
         self._entered.append(module)
         # Global hooks run before those of the module, which still belong to it: leave the module in its last hook.
@@ -191,11 +191,11 @@ class ModuleStack:
             self._with_hooks.add(module)
             self._handles.append(module.register_forward_hook(self._leave, always_call=True))
 
-    def _leave_before_hooks(self, module: Module, args: Any, output: Any) -> None:
+    def _leave_before_hooks(self, module: Module, args: object, output: object) -> None:
         if module not in self._with_hooks:
             self._leave(module, args, output)
 
-    def _leave(self, module: Module, args: Any, output: Any) -> None:
+    def _leave(self, module: Module, args: object, output: object) -> None:
         self._before_change()
         while self._entered and self._entered.pop() is not module:
             pass

@@ -23,7 +23,7 @@ ACCUMULATE: Final = "AccumulateGrad"
 class Nodes(Protocol):
     """Knows where in the forward each node was created."""
 
-    def recording(self) -> AbstractContextManager[Any]:
+    def recording(self) -> AbstractContextManager[object]:
         """Enter this around everything that creates or runs nodes."""
 
     def note(self) -> None:
@@ -40,11 +40,11 @@ class TaggedNodes:
         self,
         here: Callable[[Node], ForwardPlace | None],
         on_node: Callable[[Node], None],
-        shielded: Callable[..., Any],
+        shielded: Callable[..., None],
     ) -> None:
         self._here, self._on_node, self._shielded = here, on_node, shielded
 
-    def recording(self) -> AbstractContextManager[Any]:
+    def recording(self) -> AbstractContextManager[object]:
         """Hook the creation of nodes; the threads of the autograd engine inherit the hook."""
         return graph.node_creation_hook(partial(self._shielded, self._tag))
 
@@ -71,7 +71,7 @@ class NumberedNodes:
         self._next: dict[int, int] = {threading.get_ident(): _next_number()}
         self._places: dict[int, dict[int, ForwardPlace]] = {}
 
-    def recording(self) -> AbstractContextManager[Any]:
+    def recording(self) -> AbstractContextManager[object]:
         """Do nothing: there is no hook."""
         return nullcontext()
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch._ops import OperatorBase
 
 from megatron_nanguard.tracing.recording.collective_calls import CollectiveCall
 from megatron_nanguard.tracing.recording.events import TracedEvent, TracedOutput
@@ -28,7 +29,7 @@ class StartedCall(NamedTuple):
     """
 
     operator: Operator
-    func: Any
+    func: OperatorBase
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     event: TracedEvent
@@ -45,7 +46,7 @@ class EventObserver:
     def before_operator(self, number: int, call: StartedCall) -> None:
         """Look at an operator that is about to run as the event of this number."""
 
-    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: Any) -> None:
+    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: object) -> None:
         """Look at an operator that has run.
 
         Args:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OperatorBase
 
 from megatron_nanguard.records.trace import MessageContents
 from megatron_nanguard.tensor_names import tensors_in
@@ -35,7 +36,7 @@ class MessageRecorder:
         self._calls = CollectiveCalls()
 
     def before(
-        self, operator: Operator, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, operator: Operator, func: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StartedCall | None:
         """Look at what this rank is about to send; None when the message leaves no event.
 
@@ -61,7 +62,7 @@ class MessageRecorder:
             observer.before_message(self._log.next_number, started)
         return started
 
-    def after(self, event: TracedEvent, call: CollectiveCall, result: Any) -> None:
+    def after(self, event: TracedEvent, call: CollectiveCall, result: object) -> None:
         """Remember where the message arrives; the buffers are looked at when they are read."""
         self._log.add(event)
         for tensor in [tensor for _, tensor in tensors_in(result)] if call.outs is None else call.outs:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch._ops import OperatorBase
 
 from megatron_nanguard.records.trace import TensorFacts
 from megatron_nanguard.tracing.marker_fill import count_markers, fill_with_marker
@@ -121,7 +122,7 @@ class NewlyBadObserver(EventObserver):
         else:
             event.output_facts.append(event.outputs[writer.output].facts(name, bits))
 
-    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: Any) -> None:
+    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: object) -> None:
         inputs, self._inputs = self._inputs, []
         if all(facts.nan_count is None for facts in call.event.output_facts):
             return
@@ -140,10 +141,10 @@ class NewlyBadObserver(EventObserver):
 class CallObserver(Protocol):
     """Wants the arguments and results of operators, for example to save a call. The tracer does not trace it."""
 
-    def before(self, event: int, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def before(self, event: int, func: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """An operator is about to run; its event will have this number."""
 
-    def after(self, out: Any) -> None:
+    def after(self, out: object) -> None:
         """The same operator has returned `out`."""
 
 
@@ -156,7 +157,7 @@ class CallForwarder(EventObserver):
     def before_operator(self, number: int, call: StartedCall) -> None:
         self._observer.before(number, call.func, call.args, call.kwargs)
 
-    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: Any) -> None:
+    def after_operator(self, call: StartedCall, written: Collection[Tensor], result: object) -> None:
         self._observer.after(result)
 
 

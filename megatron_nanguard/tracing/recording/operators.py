@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import OperatorBase, OpOverload
 
 from megatron_nanguard.tensor_names import tensors_in
 
@@ -77,7 +77,7 @@ class Operator:
     parallel: bool = False
 
     @classmethod
-    def of(cls, func: Any) -> Operator:
+    def of(cls, func: OperatorBase) -> Operator:
         """Read the schema; a higher-order operator has none and counts as one operator."""
         if not isinstance(func, OpOverload):
             return cls(str(func), str(func), CallKind.OPERATOR)
@@ -135,7 +135,7 @@ class Operator:
         yield from kwargs.items()
 
 
-def has_bad_constant(values: Any) -> bool:
+def has_bad_constant(values: object) -> bool:
     """Whether a plain number among the arguments is NaN or Inf, such as the -inf of a mask."""
     if isinstance(values, float):
         return not math.isfinite(values)
@@ -153,6 +153,6 @@ def _kind(schema: Any, writes: bool) -> CallKind:
     return CallKind.VIEW if is_view else CallKind.OPERATOR
 
 
-def is_empty(func: Any) -> bool:
+def is_empty(func: object) -> bool:
     """Whether an operator returns memory without values."""
     return isinstance(func, OpOverload) and func._schema.name in _EMPTY

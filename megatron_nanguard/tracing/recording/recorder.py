@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch._ops import OperatorBase
 
 from megatron_nanguard.records.trace import TensorFacts
 from megatron_nanguard.tensor_names import tensors_in
@@ -42,9 +43,9 @@ class EventRecorder:
         self._pending = PendingMessages(self.log, here)
         self.reader = TensorReader(self.log, self._pending, here, external)
         self._messages = MessageRecorder(self.log, self.reader, self._pending, here, external)
-        self._operators: dict[Any, Operator] = {}
+        self._operators: dict[OperatorBase, Operator] = {}
 
-    def before(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StartedCall | None:
+    def before(self, func: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StartedCall | None:
         """Look at what an operator is about to read; None when the operator leaves no event."""
         operator = self._operators.get(func)
         if operator is None:
@@ -118,7 +119,7 @@ class EventRecorder:
             observer.finish()
 
     def _before_operator(
-        self, operator: Operator, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, operator: Operator, func: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StartedCall:
         tensors: list[NamedTensor] = []
         numbers: list[NamedTensor] = []
