@@ -1,7 +1,7 @@
 """Every option in one place: name, default, meaning, and how its text is read.
 
 The command line flag is ``--nanguard-NAME``, the environment variable ``NANGUARD_NAME``; the command line wins.
-``--nanguard`` or ``NANGUARD=1`` switches the guard on, ``NANGUARD=0`` switches it off whatever else is given.
+``--nanguard`` or ``NANGUARD=1`` switches the guard on, ``NANGUARD=0`` switches it off in any case.
 """
 
 from __future__ import annotations
