@@ -92,12 +92,15 @@ def test_the_exit_code_is_that_of_the_rank_that_failed(run: Run, leaving: str, c
 
 
 def test_the_rank_that_fails_first_is_named_not_the_one_that_ends_first(run: Run) -> None:
-    # Rank 2 fails first, but its exit takes longer than that of rank 0.
+    # Rank 2 fails first, but its exit takes longer than that of the others, which wait for its failure.
     text = """
 if rank == 2:
     import atexit
-    atexit.register(time.sleep, 0.6)
+    atexit.register(time.sleep, 0.8)
+    open("failing", "w").close()
     sys.exit(9)
+while not os.path.exists("failing"):
+    time.sleep(0.02)
 time.sleep(0.3)
 sys.exit(4)
 """
@@ -187,7 +190,7 @@ def is_gone(pid: int) -> bool:
 def test_threads_before_the_fork_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("", encoding="utf-8")
-    threaded = "import threading, time\nthreading.Thread(target=time.sleep, args=(30,), daemon=True).start()\n"
+    threaded = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
 
     done = subprocess.run(
         [sys.executable, "-c", threaded + LAUNCH, script], capture_output=True, text=True, check=False
