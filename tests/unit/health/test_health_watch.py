@@ -91,14 +91,11 @@ def test_a_driver_that_hangs_holds_one_thread_however_many_incidents(
     nvml.blocks = True
     watched = HealthWatch(3, "cuda:0", "", [Nvml(UUID)])
 
-    def threads() -> int:
-        return sum(thread.name == "nanguard-NVML" for thread in threading.enumerate())
-
-    before = threads()
+    before = set(threading.enumerate())
     for _ in range(4):
         watched.poll()
         health = watched.report(0.1)
-    assert threads() - before == 1
+    assert [thread.name for thread in set(threading.enumerate()) - before] == ["nanguard-NVML"]
     assert health.problems[0] == "NVML: has hung since an earlier poll"
     nvml.released.set()
 
