@@ -13,7 +13,9 @@ from megatron_nanguard.records.doctor import SourceState
 from tests.unit.cli.leaving import leave
 
 
-def test_without_torch_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_torch_the_error_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(SystemExit) as caught:

@@ -102,12 +102,12 @@ def test_each_branch_of_the_errors_has_its_exit_code(error: NanguardError, code:
     assert exit_code_of(error) == code
 
 
-def test_exit_codes_cover_the_whole_tree() -> None:
+def test_every_error_class_has_an_exit_code() -> None:
     assert {branch for branch, _ in BRANCHES} == {NanguardError, *NanguardError.__subclasses__()}
     assert {code for _, code in BRANCHES} <= EXIT_CODES.keys()
 
 
-def test_our_error_is_one_line_without_a_traceback(
+def test_a_nanguard_error_is_one_line_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @click.command("probe")
@@ -119,7 +119,7 @@ def test_our_error_is_one_line_without_a_traceback(
     assert capsys.readouterr().err == "nanguard: runs/7: no incident here; name a run directory\n"
 
 
-def test_a_fault_that_is_not_ours_on_purpose_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_another_class_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command("probe")
     def command() -> None:
         raise ZeroDivisionError
@@ -130,7 +130,7 @@ def test_a_fault_that_is_not_ours_on_purpose_keeps_its_traceback(monkeypatch: py
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, EOFError, BrokenPipeError, ZeroDivisionError])
-def test_what_a_command_leaves_to_do_runs_outside_click(
+def test_a_function_that_a_command_returns_runs_outside_click(
     monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
 ) -> None:
     def script() -> None:
@@ -163,7 +163,7 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
         (["./report"], ["run", "./report"]),
     ],
 )
-def test_what_is_no_command_is_a_script_to_run(args: list[str], command: list[str]) -> None:
+def test_a_first_argument_that_is_no_command_is_a_script_to_run(args: list[str], command: list[str]) -> None:
     assert as_command(args) == command
 
 
@@ -172,14 +172,14 @@ def test_the_module_is_the_console_script() -> None:
     assert (done.returncode, done.stdout) == (0, f"nanguard {__version__}\n")
 
 
-def test_lines_are_printed_and_steering_is_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_spelled_out_when_printed(capsys: pytest.CaptureFixture[str]) -> None:
     say("one\n\x1b[2Jtwo")
     say("\x9bthree", err=True)
 
     assert capsys.readouterr() == ("one\n\\x1b[2Jtwo\n", "\\x9bthree\n")
 
 
-def test_letters_that_the_output_lacks_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_outside_of_the_output_encoding_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(sent, encoding="latin-1"))
 

@@ -54,7 +54,7 @@ def keep(directory: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("name", [MERGED, FIRST])
-def test_a_spoilt_file_alone_is_reported_or_named(
+def test_a_damaged_single_file_is_reported_or_named_in_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     directory = write_run(tmp_path)
@@ -70,7 +70,7 @@ def test_a_spoilt_file_alone_is_reported_or_named(
 
 
 @pytest.mark.parametrize("name", [RANK, FIRST, TRACE])
-def test_a_spoilt_file_among_others_costs_its_rank_at_most(
+def test_a_damaged_file_among_others_removes_at_most_its_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     directory = write_run(tmp_path)
@@ -83,7 +83,7 @@ def test_a_spoilt_file_among_others_costs_its_rank_at_most(
         assert left.code == 0
 
 
-def test_a_spoilt_incident_gives_way_to_the_files_of_the_ranks(
+def test_a_damaged_incident_is_merged_again_from_the_files_of_the_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = write_run(tmp_path)
@@ -109,7 +109,7 @@ def test_without_a_readable_fingerprint_the_report_lacks_only_its_arguments(
         assert left.code == 0
 
 
-def test_a_terminal_is_not_steered_either(
+def test_control_characters_do_not_reach_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = write_run(tmp_path)
@@ -123,7 +123,9 @@ def test_a_terminal_is_not_steered_either(
         check(Left(left.code, terminal.getvalue(), left.err), directory)
 
 
-def test_json_steers_no_terminal_and_keeps_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_escapes_control_characters_and_keeps_the_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = write_run(tmp_path)
     keep(directory, MERGED)
     whole = (directory / MERGED).read_bytes()
@@ -132,7 +134,7 @@ def test_json_steers_no_terminal_and_keeps_what_was_written(tmp_path: Path, caps
         check(leave(capsys, "report", tmp_path, "--json"), directory)
 
 
-def test_a_page_is_written_or_the_file_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_written_or_the_damaged_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write_run(tmp_path)
     keep(directory, MERGED)
     whole = (directory / MERGED).read_bytes()
@@ -144,7 +146,7 @@ def test_a_page_is_written_or_the_file_named(tmp_path: Path, capsys: pytest.Capt
         assert "<script>window.owned" not in (page.read_text(encoding="utf-8") if page.exists() else "")
 
 
-def test_a_spoilt_call_is_stripped_or_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_call_is_stripped_or_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = write_run(tmp_path) / "bundle" / "call.json"
     for seed in range(60):
         call.write_bytes(spoilt(to_json(SavedCall(rank=5, operator="aten.log.default")), seed))
@@ -172,7 +174,7 @@ STRANGE: tuple[Callable[[Path], object], ...] = (
 
 @pytest.mark.parametrize("make", STRANGE, ids=["empty", "directory", "pipe", "sparse", "loop", "device", "bytes"])
 @pytest.mark.parametrize("name", [RANK, TRACE])
-def test_what_only_has_the_name_of_a_file_is_a_note(
+def test_a_rank_file_path_that_is_no_readable_file_becomes_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, make: Callable[[Path], object]
 ) -> None:
     directory = write_run(tmp_path)
@@ -187,7 +189,7 @@ def test_what_only_has_the_name_of_a_file_is_a_note(
 
 
 @pytest.mark.parametrize("make", STRANGE[:4], ids=["empty", "directory", "pipe", "sparse"])
-def test_what_only_has_the_name_of_an_incident_is_named(
+def test_an_incident_path_that_is_no_readable_file_is_named_in_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], object]
 ) -> None:
     directory = write_run(tmp_path)

@@ -54,7 +54,9 @@ def test_a_bundle_that_cannot_be_read_is_named_and_the_others_are_stripped(
 
 
 @pytest.mark.parametrize("name", ["none", "x" * 300])
-def test_a_path_that_is_no_directory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_path_that_is_no_directory_is_an_error_of_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     code, _, err = leave(capsys, "redact", tmp_path / name)
 
     assert code == 4

@@ -40,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
         (replace(RECORD, is_redacted=True), "its tensors were stripped by nanguard redact"),
     ],
 )
-def test_a_step_that_was_not_captured_is_one_line_and_an_exit_code(
+def test_a_step_that_was_not_captured_exits_with_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], record: CaptureFile | None, message: str
 ) -> None:
     path = incident(tmp_path)
@@ -63,7 +63,7 @@ def test_a_step_that_was_not_captured_is_one_line_and_an_exit_code(
         ("raise ValueError('no such layer')", " (ValueError: no such layer)"),
     ],
 )
-def test_a_script_that_makes_no_step_is_no_answer(tmp_path: Path, script: str, ending: str) -> None:
+def test_a_script_that_ends_without_a_step_exits_with_5(tmp_path: Path, script: str, ending: str) -> None:
     path = incident(tmp_path)
     (path / file_name(0)).write_bytes(to_json(replace(RECORD, level="step")))
     probe = f"""if True:

@@ -42,7 +42,7 @@ def test_devices_are_compared_with_the_run(tmp_path: Path) -> None:
     assert result.return_value == 1
 
 
-def test_how_many_rows_of_the_call_are_there_is_said(tmp_path: Path) -> None:
+def test_the_number_of_saved_rows_is_printed(tmp_path: Path) -> None:
     write(tmp_path, torch.cat([torch.ones(63, 1), -torch.ones(1, 1)]))
 
     result = CliRunner().invoke(command, [str(tmp_path), "--device", "cpu"], standalone_mode=False)
@@ -50,7 +50,7 @@ def test_how_many_rows_of_the_call_are_there_is_said(tmp_path: Path) -> None:
     assert result.output.splitlines()[1] == "5 of 64 rows"
 
 
-def test_a_call_that_is_finite_here_leaves_with_0(tmp_path: Path) -> None:
+def test_a_call_that_is_finite_here_exits_with_0(tmp_path: Path) -> None:
     write(tmp_path, torch.tensor([1.0]))
 
     result = CliRunner().invoke(command, [str(tmp_path)], standalone_mode=False)
@@ -117,7 +117,7 @@ def test_a_hostile_bundle_runs_nothing(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_call_that_runs_on_none_of_the_devices_says_so(
+def test_a_call_that_runs_on_none_of_the_devices_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, torch.tensor([-1.0]))
@@ -151,7 +151,7 @@ def test_a_damaged_bundle_is_named(
     assert err.startswith(f"nanguard: {tmp_path / name}") and complaint in err
 
 
-def test_what_a_bundle_says_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_a_bundle_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = catch(torch.tensor([-1.0]).log, "aten.log.default")
     write_bundle(tmp_path, replace(call, saved=replace(call.saved, device="\x1b]0;owned\x07", module="a\x9b2J")))
 
@@ -163,14 +163,16 @@ def test_what_a_bundle_says_cannot_steer_the_terminal(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("name", ["none", "x" * 300])
-def test_a_path_that_leads_nowhere_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_path_without_incident_is_an_error_of_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     code, _, err = leave(capsys, "replay", tmp_path / name)
 
     assert (code, err.count("\n")) == (4, 1)
     assert err.startswith(f"nanguard: {tmp_path / name}")
 
 
-def test_where_none_of_the_devices_is_there_the_reference_is_no_answer(
+def test_without_any_device_the_cpu_reference_alone_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, torch.tensor([1.0]))

@@ -136,7 +136,7 @@ def test_a_page_that_exists_is_kept_unless_forced(tmp_path: Path, capsys: pytest
     assert page.read_text() != "mine"
 
 
-def test_a_directory_without_incident_is_one_line_and_an_exit_code(
+def test_a_directory_without_incident_exits_with_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = leave(capsys, "report", tmp_path)
@@ -193,7 +193,7 @@ def test_colours_are_for_a_terminal_and_can_be_refused(
     assert red not in on_terminal("report", tmp_path, *words, TERM="xterm-256color", **environment)
 
 
-def test_a_bar_shows_how_many_files_were_read_and_goes_away(tmp_path: Path) -> None:
+def test_a_progress_bar_counts_the_files_and_is_removed(tmp_path: Path) -> None:
     directory = write_ranks(tmp_path, 0)
     for number in range(300):
         (directory / f"rank{100 + number:05d}_x.json").write_text("{")
@@ -229,7 +229,7 @@ def test_a_report_is_written_in_chinese(
     assert asked.startswith("结论\n  第 3 步：")
 
 
-def test_a_language_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_language_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, error = leave(capsys, "report", tmp_path, "--lang", "de")
 
     assert code == 2
@@ -258,7 +258,7 @@ def test_a_page_that_cannot_be_written_is_refused_with_the_reason(
     assert str(caught.value).replace(str(tmp_path), "DIR") == complaint
 
 
-def test_force_writes_over_a_file_and_over_nothing_else(tmp_path: Path) -> None:
+def test_force_overwrites_only_regular_files(tmp_path: Path) -> None:
     (tmp_path / "page").touch()
     check_page(tmp_path / "page", force=True)
     check_page(tmp_path / "new", force=False)
@@ -267,7 +267,7 @@ def test_force_writes_over_a_file_and_over_nothing_else(tmp_path: Path) -> None:
         check_page(tmp_path, force=True)
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_page_written_to_a_symbolic_link_keeps_the_link(tmp_path: Path) -> None:
     (tmp_path / "page").touch()
     (tmp_path / "link").symlink_to(tmp_path / "page")
 
@@ -301,7 +301,7 @@ class Terminal(io.StringIO):
         (io.StringIO(), MIN_FILES_FOR_BAR, False),
     ],
 )
-def test_every_name_is_given_whether_a_bar_is_shown_or_not(
+def test_every_name_is_yielded_with_and_without_a_progress_bar(
     monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, number: int, is_shown: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)

@@ -28,7 +28,7 @@ def run_script(folder: Path, text: str, *args: str, module: bool = True) -> subp
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
 
-def test_the_script_sees_what_it_would_see_without_us(tmp_path: Path) -> None:
+def test_the_script_sees_the_argv_and_path_of_a_plain_python_run(tmp_path: Path) -> None:
     args = ("--nanguard", "--", "--lr", "1e-3", "-x", "a b")
     plain = run_script(tmp_path, TELL, *args, module=False)
     guarded = run_script(tmp_path, TELL, *args)
@@ -38,7 +38,7 @@ def test_the_script_sees_what_it_would_see_without_us(tmp_path: Path) -> None:
     assert seen == json.loads(plain.stdout.splitlines()[0])
 
 
-def test_the_hooks_are_there_and_neither_torch_nor_megatron_is(tmp_path: Path) -> None:
+def test_the_hooks_are_installed_without_importing_torch_or_megatron(tmp_path: Path) -> None:
     assert run_script(tmp_path, TELL).stdout.splitlines()[1:] == ["[]", "True"]
 
 
@@ -58,21 +58,21 @@ def test_a_crash_of_the_script_keeps_its_traceback(tmp_path: Path) -> None:
     assert done.stderr.endswith("ValueError: bad batch\n")
 
 
-def test_a_script_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_script_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["run", "no_such_script.py"])
     assert left.value.code == 2
     assert "'no_such_script.py' does not exist" in capsys.readouterr().err
 
 
-def test_an_option_of_ours_that_is_unknown_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_nanguard_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["run", "--gpu", "train.py"])
     assert left.value.code == 2
     assert "No such option" in capsys.readouterr().err
 
 
-def test_a_cpu_rank_that_torchrun_did_not_start_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_a_cpu_rank_without_torchrun_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("", encoding="utf-8")
     env = {name: value for name, value in os.environ.items() if name != "RANK"}
     command = [sys.executable, "-m", "megatron_nanguard", "--cpu", "train.py"]

@@ -13,7 +13,7 @@ from tests.unit.cli.hostile import write_run
 from tests.unit.cli.leaving import leave
 
 
-def test_the_kinds_are_listed_with_the_place_of_their_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kinds_are_listed_with_the_paths_of_their_files(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = leave(capsys, "schema")
 
     assert (code, err) == (0, "")
@@ -45,7 +45,7 @@ def test_files_of_a_run_fit_the_schema_that_is_printed(
         jsonschema.Draft202012Validator(orjson.loads(out)).validate(orjson.loads(file.read_bytes()))
 
 
-def test_a_name_that_is_none_is_refused_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused_and_the_known_ones_listed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = leave(capsys, "schema", "verdict")
 
     assert (code, out) == (2, "")

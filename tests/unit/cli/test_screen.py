@@ -19,7 +19,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize("words", [("screen",), ("grad-check", "--model", "torch:nn", "--batch", __file__)])
-def test_outside_of_torchrun_the_way_to_start_it_is_said(
+def test_outside_of_torchrun_the_error_says_how_to_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
@@ -38,7 +38,7 @@ def test_a_layout_that_does_not_fit_is_refused(
     assert "--tp 3 x --cp 1 x --pp 1 is 3, which does not divide the 8 ranks" in line
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_minutes_are_spent(
+def test_an_unwritable_json_file_is_refused_before_the_checks_begin(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, line = said(capsys, "screen", "--json", str(tmp_path / "nowhere" / "file.json"))
@@ -53,7 +53,7 @@ def test_a_value_out_of_range_is_a_usage_error(capsys: pytest.CaptureFixture[str
     assert option[0] in lines
 
 
-def test_a_result_that_cannot_be_written_costs_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_written_is_an_error_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file.json").mkdir()
     _write(tmp_path / "file.json", b"{}")
     assert capsys.readouterr().err == f"nanguard: --json {tmp_path / 'file.json'} cannot be written: Is a directory\n"
@@ -62,7 +62,7 @@ def test_a_result_that_cannot_be_written_costs_a_line(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("words", [("screen",), ("grad-check", "--model", "torch:nn", "--batch", __file__)])
-def test_without_torch_it_is_one_line(
+def test_without_torch_the_error_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("megatron_nanguard.screening")]:

@@ -36,7 +36,7 @@ def test_a_bundle_is_found_under_any_of_its_parents(tmp_path: Path, given: str) 
     assert find_bundle(tmp_path / given) == bundle
 
 
-def test_an_incident_without_bundle_says_why_that_can_be(tmp_path: Path) -> None:
+def test_the_error_for_an_incident_without_bundle_gives_the_possible_reasons(tmp_path: Path) -> None:
     (tmp_path / STEP).mkdir(parents=True)
     (tmp_path / STEP / "rank00005_tp1pp1dp0.json").write_text("{}")
 
@@ -107,7 +107,7 @@ def test_redacting_leaves_checkpoints_and_what_links_point_to_alone(tmp_path: Pa
     assert [path.read_bytes() for path in (checkpoint, weights, watched)] == [b"mine"] * 3
 
 
-def test_a_path_that_is_no_directory_is_said_to_be_none(tmp_path: Path) -> None:
+def test_redacting_a_path_that_is_no_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PostmortemError, match=r"is no directory; give the directory of --nanguard-dir"):
         list(redact(tmp_path / "nothing"))
 

@@ -52,7 +52,7 @@ def test_a_renamed_incident_has_no_earlier_ones_in_its_run(tmp_path: Path) -> No
     assert before(path.rename(path.with_name("odd"))) == [(FIRST, 120)]
 
 
-def test_those_of_earlier_attempts_come_first(tmp_path: Path) -> None:
+def test_incidents_of_earlier_attempts_come_first(tmp_path: Path) -> None:
     attempt(tmp_path, FIRST, 120)
     directory = attempt(tmp_path, SECOND, 90, 130)[1]
     attempt(tmp_path, THIRD, 50)
@@ -60,7 +60,7 @@ def test_those_of_earlier_attempts_come_first(tmp_path: Path) -> None:
     assert before(directory) == [(FIRST, 120), (SECOND, 90)]
 
 
-def test_only_the_last_ones_are_read(tmp_path: Path) -> None:
+def test_only_the_last_few_incidents_are_read(tmp_path: Path) -> None:
     attempt(tmp_path, FIRST, 7, 8)
     paths = attempt(tmp_path, SECOND, *range(1, 17))
 

@@ -36,7 +36,7 @@ def bad_rank(number: int, **changes: Any) -> Any:
     return postmortem(5, local=local, reduced=reduced, flags=replace(NO_FLAGS, local=True, reduced=True), **changes)
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_a_postmortem_within_the_limit_is_unchanged() -> None:
     whole = postmortem(0)
 
     assert cut_to_limit(whole) is whole
@@ -52,7 +52,7 @@ def test_the_file_of_a_bad_rank_is_cut_and_the_cut_is_counted() -> None:
     assert cut.reduced.truncated == 3976
 
 
-def test_a_second_cut_adds_to_the_first() -> None:
+def test_a_cut_adds_to_the_number_that_was_cut_before() -> None:
     once = bad_rank(2000)
     once = replace(once, local=replace(once.local, truncated=7))
 
@@ -125,7 +125,7 @@ def test_a_layer_with_a_bad_norm_is_never_cut() -> None:
     assert len(kept) == 1001
 
 
-def test_how_texts_were_put_together_is_left_out_first() -> None:
+def test_phrase_templates_are_left_out_first() -> None:
     notes = (phrase("rank {rank}: {note}", rank=5, note="x"),)
 
     assert cut_to_limit(bad_rank(1, notes=notes)).phrases == {
@@ -139,14 +139,14 @@ def test_how_texts_were_put_together_is_left_out_first() -> None:
 TEMPERATURE = HealthReading("nvml", "device", {}, {"temperature": "61 C"})
 
 
-def test_errors_that_never_happened_go_first() -> None:
+def test_zero_error_counters_are_dropped_first() -> None:
     found = without_zeros(health(5))
     assert found is not None
     assert found.readings[0].counters == {"ECC errors, corrected, volatile": 4}
     assert without_zeros(None) is None
 
 
-def test_readings_go_before_changes() -> None:
+def test_readings_are_dropped_before_changes() -> None:
     whole = health(5, *[LOST_DATA] * 20)
     short = cut_health(whole, 4)
     assert cut_health(whole, 1024) is whole
@@ -155,14 +155,14 @@ def test_readings_go_before_changes() -> None:
     assert cut_health(None, 4) is None
 
 
-def test_a_device_with_nothing_new_goes_altogether() -> None:
+def test_a_device_without_changes_or_problems_is_dropped() -> None:
     assert cut_health(health(5), 4) is None
     hung = health(5, problems=("NVML: no answer after 10 s",))
     assert cut_health(hung, 4) == replace(hung, readings=())
 
 
 @pytest.mark.parametrize(("num_layers", "readings"), [(30, (TEMPERATURE,)), (41, None)])
-def test_a_clean_rank_stays_small_and_keeps_the_picture_of_its_depth(
+def test_a_clean_rank_stays_small_and_keeps_the_norms_of_its_layers(
     num_layers: int, readings: tuple[HealthReading, ...] | None
 ) -> None:
     layers = {f"decoder.layers.{layer}": 0.123456 for layer in range(num_layers)}

@@ -78,7 +78,7 @@ def test_a_damaged_incident_names_its_file(tmp_path: Path) -> None:
     assert str(caught.value) == f"{merged}: key run_id is 5, expected a string"
 
 
-def test_a_damaged_incident_gives_way_to_the_files_of_its_ranks(tmp_path: Path) -> None:
+def test_the_files_of_the_ranks_replace_a_damaged_incident(tmp_path: Path) -> None:
     directory = write_ranks(tmp_path, "run")
     (directory / "incident.json").write_text("{")
 
@@ -111,7 +111,7 @@ def test_an_incident_with_a_verdict_is_not_merged_again(tmp_path: Path) -> None:
     assert (found.is_judged, found.incident) == (True, incident(causes=(cause,)))
 
 
-def test_ranks_that_wrote_nothing_are_missing_though_none_came_to_the_exchange(tmp_path: Path) -> None:
+def test_ranks_without_file_are_missing_even_if_no_rank_reached_the_exchange(tmp_path: Path) -> None:
     for rank in (1, 4):
         RunDirectory(tmp_path, "run", no_log).write_postmortem("incidents/step_00000003", postmortem(rank, ranks=None))
 
@@ -125,7 +125,7 @@ def test_an_incident_of_another_step_than_asked_for_is_an_error(tmp_path: Path) 
         load_incident(merged, step=4)
 
 
-def test_a_trace_that_cannot_be_read_is_a_broken_one_of_its_rank(tmp_path: Path) -> None:
+def test_an_unreadable_trace_is_marked_broken_under_its_rank(tmp_path: Path) -> None:
     (tmp_path / "trace00005_tp1pp1dp0.json").write_text('{"rank": "x"}')
 
     (broken,) = read_traces(tmp_path)

@@ -14,7 +14,7 @@ from megatron_nanguard.records.postmortem import RankSets
 from tests.unit.factories import SETS, SIZES, incident, place
 
 
-def test_what_a_run_writes_passes() -> None:
+def test_records_as_a_run_writes_them_pass() -> None:
     check_incident(incident(ranks=SETS), "x")
     for rank in range(8):
         check_place(place(rank), SIZES, "x")
@@ -52,7 +52,7 @@ def test_a_place_outside_of_its_layout_is_refused(changes: dict[str, int], messa
 
 
 @pytest.mark.parametrize("confidence", [-0.1, 1.5, math.nan])
-def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
+def test_a_confidence_outside_of_0_to_1_is_refused(confidence: float) -> None:
     causes = (RankedCause("data", 0.5, (), (), (), ""), RankedCause("numerics", confidence, (), (), (), ""))
 
     with pytest.raises(PostmortemError, match=rf"^x: key causes\[1\]\.confidence is {confidence}, expected 0 to 1$"):

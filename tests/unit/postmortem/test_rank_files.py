@@ -61,7 +61,7 @@ def test_a_file_that_does_not_belong_is_left_out_and_named(tmp_path: Path, recor
     assert files.complaints == (f"{postmortem_name(record)}: {complaint}",)
 
 
-def test_a_rank_counts_once(tmp_path: Path) -> None:
+def test_a_second_file_of_a_rank_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, postmortem(0))
     (tmp_path / "rank00000_copy.json").write_bytes(to_json(postmortem(0)))
 
@@ -71,7 +71,7 @@ def test_a_rank_counts_once(tmp_path: Path) -> None:
     assert files.complaints == ("rank00000_tp0pp0dp0.json: left out: rank 0 has rank00000_copy.json already",)
 
 
-def test_an_encoder_with_axes_of_its_own_belongs(tmp_path: Path) -> None:
+def test_a_rank_with_other_parallel_sizes_of_the_same_step_is_kept(tmp_path: Path) -> None:
     write(tmp_path, postmortem(0), postmortem(7, sizes=replace(SIZES, tp=4)))
 
     assert ranks(RankFiles(tmp_path)) == [0, 7]
@@ -88,7 +88,7 @@ def test_of_many_complaints_the_first_are_listed(tmp_path: Path) -> None:
     assert files.complaints[-1] == "24 more files of ranks were left out"
 
 
-def test_whoever_shows_how_far_it_came_is_given_the_names(tmp_path: Path) -> None:
+def test_the_progress_tracker_receives_the_file_names(tmp_path: Path) -> None:
     write(tmp_path, postmortem(0), postmortem(1))
     seen: list[tuple[list[str], str]] = []
 

@@ -68,7 +68,7 @@ def test_ranks_without_file_and_exchange_are_missing(tmp_path: Path) -> None:
     assert [row.state.value for row in rows] == ["clean", "missing", "infected", *["missing"] * 5]
 
 
-def test_a_damaged_file_is_done_without(tmp_path: Path) -> None:
+def test_a_rank_with_a_damaged_file_gets_a_row_without_file(tmp_path: Path) -> None:
     directory = written(tmp_path, 0)
     (directory / "rank00001_tp1pp0dp0.json").write_text("{")
 
@@ -94,7 +94,7 @@ def test_a_device_is_shown_with_its_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"tp": 0}, {"world": 1 << 40}])
-def test_a_layout_that_is_none_is_refused(tmp_path: Path, changes: dict[str, int]) -> None:
+def test_a_layout_with_sizes_out_of_range_is_refused(tmp_path: Path, changes: dict[str, int]) -> None:
     with pytest.raises(PostmortemError, match=r"key sizes\.\w+ is \d+, expected 1 to 1048576$"):
         rank_table(incident(sizes=replace(SIZES, **changes)), tmp_path)
 

@@ -45,7 +45,7 @@ def test_nothing_is_created_before_the_first_write(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_turned_out_to_be_no_incident_leaves_nothing_once_every_rank_took_it_back(tmp_path: Path) -> None:
+def test_a_withdrawn_incident_leaves_nothing_once_every_rank_withdrew_it(tmp_path: Path) -> None:
     directories = [run_directory(tmp_path)[0] for _ in range(2)]
     names = [postmortem_name(postmortem(rank)) for rank in range(2)]
     for rank, directory in enumerate(directories):
@@ -59,7 +59,7 @@ def test_what_turned_out_to_be_no_incident_leaves_nothing_once_every_rank_took_i
     assert [directory.incident_path(3) for directory in directories] == 2 * ["incidents/step_00000003"]
 
 
-def test_what_is_taken_back_leaves_other_incidents_alone(tmp_path: Path) -> None:
+def test_withdrawing_an_incident_leaves_other_incidents_alone(tmp_path: Path) -> None:
     directory, log = run_directory(tmp_path)
     kept = directory.write_postmortem(directory.incident_path(2), postmortem(0))
     directory.incident_path(3)
@@ -87,7 +87,7 @@ def test_the_file_of_a_rank_is_named_by_rank_and_place() -> None:
     assert postmortem_name(postmortem(5)) == "rank00005_tp1pp1dp0.json"
 
 
-def test_the_complete_postmortem_replaces_the_signal(tmp_path: Path) -> None:
+def test_the_complete_postmortem_replaces_the_one_of_the_signal(tmp_path: Path) -> None:
     directory, _ = run_directory(tmp_path)
 
     directory.write_postmortem("incidents/step_00000003", postmortem(5, phase="signal", ranks=None))
@@ -98,7 +98,7 @@ def test_the_complete_postmortem_replaces_the_signal(tmp_path: Path) -> None:
     assert os.listdir(written.parent) == ["rank00005_tp1pp1dp0.json"]
 
 
-def test_a_directory_that_cannot_be_made_costs_one_line(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_logged_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file in place of the directory")
     directory, log = run_directory(tmp_path)
     assert not directory.has_failed
@@ -122,7 +122,7 @@ def test_only_the_first_failure_of_a_run_is_logged(tmp_path: Path) -> None:
     assert len(log) == 1
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, log = run_directory(tmp_path)
     written = directory.write("incidents/a.json", postmortem(0))
     assert written is not None
@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path, monkeyp
     assert len(log) == 1 and "No space left on device" in log[0]
 
 
-def test_a_directory_is_tried_again_after_a_failure(tmp_path: Path) -> None:
+def test_the_directory_is_created_by_the_next_write_after_a_failure(tmp_path: Path) -> None:
     blocker = tmp_path / "runs"
     blocker.write_text("a file")
     directory, log = run_directory(tmp_path)

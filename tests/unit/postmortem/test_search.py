@@ -37,7 +37,7 @@ def test_a_run_without_incident_does_not_hide_an_older_one(tmp_path: Path) -> No
     assert find_incident(tmp_path) == found
 
 
-def test_the_run_the_incident_and_the_file_lead_to_the_same(tmp_path: Path) -> None:
+def test_run_incident_and_file_path_find_the_same_incident(tmp_path: Path) -> None:
     (found,) = make(tmp_path, NEW, "step_00000003")
 
     for path in (tmp_path / "runs" / NEW, found, found / "incident.json"):
@@ -88,7 +88,9 @@ def test_of_many_incidents_the_newest_twenty_are_listed(tmp_path: Path) -> None:
         (("incidents/notes",), "DIR holds no incident"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_what_it_is(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+def test_the_error_for_a_path_without_incidents_says_what_the_path_is(
+    tmp_path: Path, names: tuple[str, ...], message: str
+) -> None:
     directory = tmp_path / "DIR"
     for name in names:
         (directory / name).mkdir(parents=True)

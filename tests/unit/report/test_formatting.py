@@ -24,7 +24,7 @@ def test_a_call_is_written_with_its_module_where_it_is_known() -> None:
     assert call_words(origin(module="")) == "log"
 
 
-def test_a_count_of_nothing_is_not_an_unknown_count() -> None:
+def test_a_count_of_zero_is_not_shown_as_unknown() -> None:
     assert (count(0), count(None)) == ("0", "-")
 
 

@@ -30,7 +30,7 @@ def test_the_devices_of_ranks_that_were_bad_before_are_named() -> None:
     assert merged.accused_devices == (RankDevice(5, "node1", "cuda:3"),)
 
 
-def test_where_no_rank_was_bad_before_those_bad_after_it_are_named_as_the_vendor_does() -> None:
+def test_if_no_rank_was_bad_before_devices_of_ranks_bad_after_get_their_vendor_name() -> None:
     sets = RankSets((), (1,), (0,))
     health = DeviceHealth(rank=1, host="node0", device="cuda:3, GPU-1f", since="", taken="")
     named = replace(on_a_card(1, sets), health=health)
@@ -62,17 +62,17 @@ def test_failing_ranks_changes_and_two_healthy_ranks_are_kept() -> None:
     assert merged_of(*ranks) == [3, 8, 9, 10, 11]
 
 
-def test_a_device_that_lost_data_is_kept_whatever_the_others_report() -> None:
+def test_a_device_that_lost_data_is_kept_however_many_others_have_reports() -> None:
     ranks = [(health(rank, SLOW), "clean", False) for rank in range(200)]
     assert merged_of(*ranks, (health(500, LOST_DATA), "clean", False)) == [*range(LISTED_PER_REASON), 500]
 
 
-def test_notes_leave_room_for_news() -> None:
+def test_many_ranks_with_notes_do_not_displace_a_rank_with_news() -> None:
     ranks = [(health(rank, NOTE), "clean", False) for rank in range(200)]
     assert merged_of(*ranks, (health(500, SLOW), "clean", False)) == [*range(LISTED_PER_REASON), 500]
 
 
-def test_a_rank_with_an_accused_call_is_kept_whatever_number_was_bad() -> None:
+def test_a_rank_with_a_suspect_call_is_kept_however_many_were_bad() -> None:
     ranks = [(health(rank), "bad_before", False) for rank in range(200)]
     assert merged_of(*ranks, (health(500), "bad_before", True)) == [*range(LISTED_PER_REASON), 500]
 

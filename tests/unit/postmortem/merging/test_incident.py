@@ -68,7 +68,7 @@ def test_a_rank_that_wrote_nothing_is_listed() -> None:
     assert merged([DEMO[rank] for rank in (0, 1, 2, 4, 7)]).missing_ranks == (3, 5, 6)
 
 
-def test_signal_files_take_the_sets_from_the_one_rank_that_came_further() -> None:
+def test_sets_come_from_the_one_rank_that_finished_the_exchange() -> None:
     files = [replace(record, phase="signal", ranks=None, groups=()) for record in DEMO[:7]] + [DEMO[7]]
 
     incident = merged(files)
@@ -77,7 +77,7 @@ def test_signal_files_take_the_sets_from_the_one_rank_that_came_further() -> Non
     assert incident.groups == (REPLICA_0,)
 
 
-def test_without_any_exchange_each_rank_speaks_for_itself() -> None:
+def test_without_any_exchange_the_sets_come_from_the_flags_of_each_rank() -> None:
     files = [replace(record, phase="signal", ranks=None, groups=()) for record in DEMO[4:]] + [
         postmortem(0, ranks=None, groups=())
     ]
@@ -116,7 +116,7 @@ def test_a_note_names_its_rank_and_a_common_one_is_said_once() -> None:
     assert incident.notes == ("2 ranks: all alike", "rank 1: alone")
 
 
-def test_unlike_devices_are_counted_apart() -> None:
+def test_each_model_of_device_has_its_own_count() -> None:
     blind = DeviceFacts("npu", 0, "Test NPU", "saturation", 1, {})
 
     incident = merged([postmortem(0, device=blind), postmortem(1), postmortem(2)])
@@ -127,7 +127,7 @@ def test_unlike_devices_are_counted_apart() -> None:
     )
 
 
-def test_an_unknown_outcome_is_said() -> None:
+def test_without_a_policy_outcome_the_action_is_unknown() -> None:
     policy = merge([postmortem(0)], exchanged=None, policy=None).policy
 
     assert (policy.name, policy.action, policy.exit_code) == ("abort", "unknown", None)
@@ -144,7 +144,7 @@ def test_flags_of_a_loss_count_as_bad_before_when_there_was_no_exchange() -> Non
     assert incident.ranks.bad_before == (4,)
 
 
-def test_how_the_texts_were_put_together_is_kept_of_ranks_and_of_the_merge() -> None:
+def test_phrase_templates_of_the_ranks_and_of_the_merge_are_kept() -> None:
     why = phrase("the data iterator is a {kind}, which is no iterator", kind="dict")
     phrases = {str(why): Phrasing(why.template, {"kind": "dict"})}
     ranks = [replace(demo_postmortem(rank), phrases=phrases if rank == 5 else {}) for rank in range(8)]

@@ -49,7 +49,7 @@ def test_each_kind_has_its_sentence(kind: Kind, sets: RankSets, sentence: str) -
     assert summarize(7, kind, sets, [GROUP]) == sentence
 
 
-def test_without_groups_there_are_no_brackets() -> None:
+def test_without_groups_the_summary_has_no_group_words() -> None:
     assert summarize(7, Kind.LOSS, RankSets((3,), (), ()), []) == (
         "Step 7: the loss on rank 3 was not finite, while every gradient was."
     )
@@ -71,7 +71,7 @@ def merged(*summaries: ReplaySummary) -> ReplaySummary:
     return merger.merged()
 
 
-def test_the_rank_that_could_not_is_named_with_its_reason() -> None:
+def test_a_rank_that_could_not_replay_is_named_with_its_reason() -> None:
     assert merged(OTHERS, obstacle(DICT), OTHERS) == ReplaySummary(why_not=f"rank 1 cannot run the step again: {DICT}")
 
 

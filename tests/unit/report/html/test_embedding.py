@@ -35,5 +35,5 @@ def test_no_text_closes_the_script_element_of_an_island() -> None:
     assert json.loads(text) == {spelled: [spelled, 1.5, None]}
 
 
-def test_what_would_turn_a_line_around_is_spelled_out() -> None:
+def test_bidirectional_control_characters_are_spelled_out() -> None:
     assert json.loads(json_island("a\u202eb\x1b")) == "a\\u202eb\\x1b"

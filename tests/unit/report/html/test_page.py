@@ -81,7 +81,7 @@ def test_every_section_of_the_report_is_in_the_page_in_words_or_as_pictures() ->
     ]
 
 
-def test_what_has_no_data_is_left_out() -> None:
+def test_parts_of_the_page_without_data_are_left_out() -> None:
     parts = page_parts(OpenedIncident(incident(), Path("/data/DIR")), Translator("en", {}))
     assert [part.name for part in parts] == ["verdict", "ranks", "run_facts", "files", "words"]
     assert not any(part.picture for part in parts)
@@ -93,7 +93,7 @@ def test_a_page_without_charts_carries_no_plotting_library() -> None:
     assert len(text) < 0.1 * MEGABYTE
 
 
-def test_nothing_is_fetched_and_no_anchor_is_given_twice(demo: str) -> None:
+def test_the_page_fetches_nothing_and_its_anchors_are_unique(demo: str) -> None:
     page = Page(demo)
     ids = page.ids()
     assert len(ids) == len(set(ids))

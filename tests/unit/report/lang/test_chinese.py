@@ -56,7 +56,7 @@ def test_a_report_in_chinese_reads_as_a_whole() -> None:
     assert max(map(cell_len, told.splitlines())) <= 120
 
 
-def test_what_a_file_does_not_say_of_its_texts_stays_english() -> None:
+def test_texts_that_a_file_has_no_template_for_stay_english() -> None:
     old = replace(from_json(Incident, written()), phrases={})
 
     told = report_text(old, DIRECTORY, "zh")
@@ -65,13 +65,13 @@ def test_what_a_file_does_not_say_of_its_texts_stays_english() -> None:
     assert "\n源头\n" in told
 
 
-def test_english_is_what_the_file_says() -> None:
+def test_an_english_report_does_not_depend_on_the_templates_in_the_file() -> None:
     read = from_json(Incident, written())
 
     assert report_text(read, DIRECTORY) == report_text(replace(read, phrases={}), DIRECTORY)
 
 
-def test_the_page_says_its_language_and_speaks_it() -> None:
+def test_the_page_declares_its_language_and_is_written_in_it() -> None:
     opened = open_incident(from_json(Incident, written()), DIRECTORY)
 
     page = report_html(opened, "zh")
@@ -82,7 +82,7 @@ def test_the_page_says_its_language_and_speaks_it() -> None:
     assert "Choose a cell to see its rank." in report_html(opened)
 
 
-def test_what_a_file_says_of_a_text_brings_no_markup_into_a_chart() -> None:
+def test_markup_in_a_recorded_template_is_escaped_in_a_chart() -> None:
     read = from_json(Incident, written())
     hostile = Phrasing("{words}", {"words": '<a href="http://x">'})
     named = replace(read, phrases={**read.phrases, **{infected.by: hostile for infected in read.infected}})

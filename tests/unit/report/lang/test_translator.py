@@ -24,7 +24,7 @@ def test_a_value_that_is_a_phrase_is_translated_too() -> None:
     assert Translator("zh", {"x": told, "log on rank 5": CALL}).translate("x") == "rank 5 上的 log 在另一设备上为有限值"
 
 
-def test_a_phrase_needs_no_record() -> None:
+def test_a_phrase_of_the_code_is_translated_without_a_recorded_template() -> None:
     assert Translator("zh", {}).translate(phrase("Verdict")) == "结论"
 
 
@@ -40,19 +40,19 @@ def test_a_text_that_cannot_be_translated_stays_as_it_is(recorded: Phrasing) -> 
     assert Translator("zh", {"text": recorded}).translate("text") == "text"
 
 
-def test_a_name_that_reads_like_a_label_is_no_label() -> None:
+def test_a_plain_string_equal_to_a_phrase_is_not_translated() -> None:
     block = Block(phrase("Notes"), rows=((phrase("module"), "module"),))
 
     assert Translator("zh", {}).translated(block) == Block("备注", rows=(("模块", "module"),))
 
 
-def test_english_is_left_alone() -> None:
+def test_english_blocks_are_returned_unchanged() -> None:
     block = Block(phrase("Notes"))
 
     assert Translator("en", {"Notes": RANK}).translated(block) is block
 
 
-def test_a_phrase_that_has_itself_inside_comes_to_an_end() -> None:
+def test_translation_of_a_phrase_that_contains_itself_ends() -> None:
     twice = Phrasing("{first}; {then}", {"first": "x", "then": "x"})
 
     told = Translator("zh", {"x": twice}).translate("x")
@@ -60,7 +60,7 @@ def test_a_phrase_that_has_itself_inside_comes_to_an_end() -> None:
     assert told.count("；") == MAX_PHRASES
 
 
-def test_wide_punctuation_brings_its_own_blanks() -> None:
+def test_no_blanks_are_left_beside_full_width_punctuation() -> None:
     who = Phrasing("rank {rank} ({places})", {"rank": "5", "places": "TP 1"})
     told = Phrasing("{ranks} cannot run the step again: {why}", {"ranks": "who", "why": "FSDP"})
 

@@ -63,15 +63,15 @@ def test_ranks_are_named_where_there_is_room() -> None:
     assert told(2, 40) == NAMED
 
 
-def test_names_are_dropped_before_the_picture_is() -> None:
+def test_a_narrow_grid_drops_names_before_columns() -> None:
     assert told(3, 23) == UNNAMED
 
 
-def test_what_is_too_wide_continues_below() -> None:
+def test_a_grid_that_is_too_wide_continues_below() -> None:
     assert told(4, 23) == CONTINUED
 
 
-def test_every_mark_has_its_tone() -> None:
+def test_every_mark_of_a_grid_has_its_own_tone() -> None:
     upper = list(grid_lines(grid(1), 40))[1]
 
     assert [span for span in upper if span.text.strip()] == [
@@ -113,7 +113,7 @@ def test_lengths_compare_by_logarithm() -> None:
     assert bars(80) == BARS
 
 
-def test_bars_shrink_before_words_are_folded() -> None:
+def test_in_a_narrow_window_bars_shrink_before_text_is_folded() -> None:
     assert bars(32) == NARROW
 
 

@@ -135,7 +135,7 @@ def test_a_long_path_is_never_broken() -> None:
     assert f"  {path}\n" in plain_text([Block("T", notes=(f"written to {path}",))])
 
 
-def test_nothing_to_say_is_an_empty_text() -> None:
+def test_no_blocks_give_an_empty_text() -> None:
     assert plain_text([]) == ""
 
 

@@ -36,7 +36,7 @@ def test_points_are_indented_to_the_text_above_them() -> None:
     )
 
 
-def test_a_marked_point_has_a_tone_on_its_mark_alone() -> None:
+def test_only_the_mark_of_a_marked_point_has_its_tone() -> None:
     (line,) = point_lines((Point("text", "+", Tone.GOOD),), 24)
 
     assert line == (Span("  "), Span("+ ", Tone.GOOD), Span("text"))

@@ -50,5 +50,5 @@ def test_wide_letters_are_counted_as_two_columns() -> None:
     assert told(40, (), (("\u539f\u56e0", "a"), ("next", "b"))) == "  \u539f\u56e0  a\n  next  b"
 
 
-def test_no_rows_are_no_lines() -> None:
+def test_a_table_without_rows_has_no_lines() -> None:
     assert list(table_lines(COLUMNS, (), 80)) == []

@@ -58,7 +58,7 @@ def test_a_replayed_incident_reads_as_a_whole(width: int, monkeypatch: pytest.Mo
     assert max(map(len, expected.splitlines())) <= width
 
 
-def test_the_first_screen_ends_with_a_command_that_nothing_breaks(tmp_path: Path) -> None:
+def test_the_first_screen_ends_with_a_command_on_one_unbroken_line(tmp_path: Path) -> None:
     opened = OpenedIncident(REPLAYED.incident, bundled(tmp_path), REPLAYED.rows)
 
     lines = ESCAPE.sub("", shown(*blocks_of(opened))).splitlines()[:12]
@@ -71,7 +71,7 @@ def test_the_first_screen_ends_with_a_command_that_nothing_breaks(tmp_path: Path
     assert f"  python {tmp_path}/bundle/repro.py" in lines
 
 
-def test_a_tone_is_a_colour_and_a_plain_text_is_none() -> None:
+def test_a_tone_is_shown_as_a_colour_and_plain_text_has_no_colour() -> None:
     assert shown(Block("T", points=(Point("bad", tone=Tone.BAD), Point("plain")))) == (
         "\x1b[1;36mT\x1b[0m\n  \x1b[31mbad\x1b[0m\n  plain\n"
     )
@@ -89,14 +89,14 @@ def test_without_colour_the_words_are_the_same(way: str, monkeypatch: pytest.Mon
     assert ESCAPE.sub("", plain) == ESCAPE.sub("", coloured)
 
 
-def test_a_terminal_without_unicode_gets_letters() -> None:
+def test_a_terminal_without_unicode_gets_ascii_characters() -> None:
     framed = shown(*blocks_of(REPLAYED), encoding="ascii")
 
     assert "`- rank 7 by DP gradient all-reduce" in ESCAPE.sub("", framed)
     assert framed.isascii()
 
 
-def test_what_comes_from_a_file_neither_steers_nor_styles() -> None:
+def test_text_from_a_file_can_neither_steer_the_terminal_nor_set_styles() -> None:
     evil = "\x1b[2J[bold]:smile:"
 
     text = ESCAPE.sub("", shown(Block(evil, text=(evil,)), Block(evil, text=(evil,), tone=Tone.WORST)))
@@ -122,7 +122,7 @@ def test_a_pipe_gets_plain_text_and_a_terminal_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_letters_that_a_pipe_lacks_are_spelled_out(tmp_path: Path, encoding: str) -> None:
+def test_characters_outside_of_the_encoding_of_a_pipe_are_spelled_out(tmp_path: Path, encoding: str) -> None:
     sent = io.BytesIO()
     pipe = io.TextIOWrapper(sent, encoding=encoding)
     print_report(open_incident(incident(), tmp_path), pipe, lang="zh")

@@ -53,7 +53,7 @@ def test_the_first_three_are_shown_in_full() -> None:
     )
 
 
-def test_what_is_undecided_is_no_cause_among_others() -> None:
+def test_the_undecided_entry_is_not_listed_among_the_causes() -> None:
     undecided = RankedCause("undecided", 0.7, ("a and b",), (), ("the step again",), "")
 
     block = described(causes.describe, opened_incident(causes=(undecided, *MANY[:2])))

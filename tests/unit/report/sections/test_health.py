@@ -75,6 +75,6 @@ def test_of_many_ranks_the_first_and_the_healthy_peer_are_shown() -> None:
     assert [line.split()[1] for line in lines] == ["5,", "10,", "11,", "12,", "13,", "14,", "15,", "2,"]
 
 
-def test_nothing_asked_nothing_said() -> None:
+def test_without_readings_or_problems_there_is_no_section() -> None:
     assert text_of() == ""
     assert text_of(health=(health(5, readings=()),)) == ""

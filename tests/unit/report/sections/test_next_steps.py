@@ -48,7 +48,7 @@ def test_a_step_that_names_the_reproduction_has_its_whole_command_below(tmp_path
     )
 
 
-def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
+def test_the_screening_command_has_the_layout_of_the_job() -> None:
     suspected = RankedCause("hardware_transient", 0.4, (), (), (), "the same steps again")
 
     assert described(next_steps.describe, opened_incident(causes=(suspected,), num_hosts=2)).points[1] == Point(
@@ -58,7 +58,7 @@ def test_hardware_is_tried_with_the_layout_of_the_job() -> None:
     )
 
 
-def test_devices_are_not_tried_for_a_cause_that_does_not_speak_of_them() -> None:
+def test_screening_is_not_proposed_for_a_cause_outside_the_hardware() -> None:
     unlikely = (
         RankedCause("numerics", 0.9, (), (), (), "halve it"),
         RankedCause("hardware_transient", 0.1, (), (), (), "again"),
@@ -67,11 +67,11 @@ def test_devices_are_not_tried_for_a_cause_that_does_not_speak_of_them() -> None
     assert len(described(next_steps.describe, opened_incident(causes=unlikely)).points) == 2
 
 
-def test_there_are_never_more_than_five() -> None:
+def test_at_most_five_steps_are_listed() -> None:
     assert len(described(next_steps.describe, opened_incident(causes=causes(*"abcdefgh"))).points) == 5
 
 
-def test_a_job_that_goes_on_is_stopped_before_its_devices_are_tried() -> None:
+def test_a_job_that_goes_on_must_be_stopped_before_screening() -> None:
     hardware = (RankedCause("hardware_transient", 0.9, (), (), (), "move it"),)
     going = opened_incident(causes=hardware, policy=replace(ABORT, action="skip"))
 

@@ -12,7 +12,7 @@ from tests.unit.diagnosis.factories import NAN, origin
 from tests.unit.report.factories import demo_rows, described, opened_incident
 
 
-def test_without_an_origin_there_is_no_card() -> None:
+def test_without_an_origin_there_is_no_section() -> None:
     assert origins.describe(opened_incident()) is None
 
 
@@ -51,7 +51,7 @@ def test_everything_that_is_known_about_an_origin_is_shown() -> None:
     )
 
 
-def test_a_line_of_a_backward_written_in_python_is_no_line_of_the_forward() -> None:
+def test_the_line_of_a_python_backward_is_not_labelled_as_forward_line() -> None:
     own = origin(source_line="faults.py:78 in LogOfNegative.backward")
     labels = [label for label, _ in described(origins.describe, opened_incident(origin=(own,))).rows]
 
@@ -59,11 +59,11 @@ def test_a_line_of_a_backward_written_in_python_is_no_line_of_the_forward() -> N
     assert "forward line" not in labels
 
 
-def test_what_came_in_and_was_not_recorded_is_said() -> None:
+def test_inputs_that_were_not_recorded_are_shown_as_such() -> None:
     assert ("came in", "not recorded") in described(origins.describe, opened_incident(origin=(origin(inputs=()),))).rows
 
 
-def test_an_output_without_a_name_does_not_read_as_its_value() -> None:
+def test_an_output_without_a_name_is_labelled_by_its_number() -> None:
     unnamed = origin(facts=replace(NAN, name="0"))
     assert dict(described(origins.describe, opened_incident(origin=(unnamed,))).rows)["went out"].startswith(
         "output 0, (4, 8)"
@@ -120,7 +120,7 @@ def test_a_collective_is_shown_with_all_its_members() -> None:
 MOMENT = AuditFinding("exp_avg_sq", "decoder.layers.0.w", "negative", 3, "in the shard of this rank")
 
 
-def test_where_all_was_well_there_is_no_section() -> None:
+def test_an_audit_that_found_nothing_has_no_section() -> None:
     assert origins.describe_audit(opened_incident()) is None
 
 

@@ -74,7 +74,7 @@ def test_the_first_twenty_are_shown_and_the_rest_counted_by_layer() -> None:
     )
 
 
-def test_what_could_not_be_counted_is_a_dash() -> None:
+def test_an_unknown_count_is_a_dash() -> None:
     block = described(parameters.describe, opened_incident(parameters=(parameter("head.w", "reduced", None),)))
 
     assert block.rows[1] == ("  w", "-", "4, 5", "NaN", "-", "0")

@@ -20,7 +20,7 @@ def test_empty_sets_read_as_none() -> None:
     )
 
 
-def test_rows_make_a_picture() -> None:
+def test_with_rows_there_is_a_grid() -> None:
     assert ranks.describe(opened_incident(rows=demo_rows())).grid is not None
 
 
@@ -28,7 +28,7 @@ def test_missing_ranks_have_a_line_of_their_own() -> None:
     assert ranks.describe(opened_incident(missing_ranks=(3, 6, 7))).rows[3] == ("no readable file", "3, 6, 7")
 
 
-def test_where_every_local_gradient_was_finite_the_group_is_that_of_the_reduced_state() -> None:
+def test_if_every_local_gradient_was_finite_the_group_comes_from_the_reduced_state() -> None:
     sets = RankSets((), (0, 1, 4, 5), (2, 3, 6, 7))
     after = opened_incident(kind=Kind.GRADIENT_AFTER_REDUCTION, ranks=sets, groups=(REPLICA_0,))
 
@@ -105,7 +105,7 @@ def test_a_small_world_is_shown_rank_by_rank() -> None:
     )
 
 
-def test_a_single_rank_has_no_picture() -> None:
+def test_a_single_rank_has_no_grid() -> None:
     assert parallel_grid(demo_rows()[:1], SIZES) is None
     assert parallel_grid((), SIZES) is None
 

@@ -51,7 +51,7 @@ def test_every_pass_shows_its_result_and_its_question() -> None:
     )
 
 
-def test_a_marker_pass_finds_its_result() -> None:
+def test_a_marker_pass_is_named_and_shows_its_result() -> None:
     summary = ReplaySummary(done=True, stages=("marker fill: 0.11 s",), passes=(ReplayPass("marker", "no"),))
     assert described(reruns.describe_replay, opened_incident(replay=summary)).rows[0][:2] == ("marker fill", "finite")
 
@@ -64,7 +64,7 @@ def test_a_marker_pass_finds_its_result() -> None:
         (None, "The plain pass differs from the step."),
     ],
 )
-def test_a_replay_that_is_not_exact_says_how_far(finite_exact: bool | None, words: str) -> None:
+def test_a_replay_that_is_not_bit_exact_shows_the_difference(finite_exact: bool | None, words: str) -> None:
     inexact = ReplaySummary(done=True, exact=False, finite_exact=finite_exact)
     assert described(reruns.describe_replay, opened_incident(replay=inexact)).text == (words,)
 
@@ -87,7 +87,7 @@ def test_without_a_call_there_is_no_section() -> None:
     assert reruns.describe_suspect_call(opened_incident()) is None
 
 
-def test_what_was_not_tried_is_left_out() -> None:
+def test_runs_of_the_call_that_were_not_made_are_left_out() -> None:
     call = arbitration()
     assert described(reruns.describe_suspect_call, opened_incident(arbitrations=(call,))).rows == (
         ("call", "aten.log.default on rank 5, decoder.layers.3.mlp"),

@@ -64,7 +64,7 @@ def test_files_are_named_below_their_directory() -> None:
     assert run_facts.describe_files(opened_incident(files=("a",))).rows[2] == ("each rank", "a")
 
 
-def test_a_merged_file_that_was_not_written_is_not_named() -> None:
+def test_a_merged_file_that_does_not_exist_is_not_listed() -> None:
     nobody = PolicyOutcome("abort", "unknown", None, "not known")
 
     assert run_facts.describe_files(opened_incident(files=("a",), policy=nobody)).rows == (
@@ -85,7 +85,7 @@ def test_without_notes_there_is_no_section() -> None:
     assert run_facts.describe_notes(opened_incident(devices=(DeviceCount("npu", "Test NPU", "inf_nan", 8),))) is None
 
 
-def test_a_blind_device_is_warned_of() -> None:
+def test_a_device_that_hides_overflow_gets_a_warning() -> None:
     blind = opened_incident(devices=(DeviceCount("npu", "Test NPU", "saturation", 8),), notes=("rank 3: a note",))
 
     assert described(run_facts.describe_notes, blind).notes == ("rank 3: a note", run_facts.SATURATION)

@@ -81,7 +81,7 @@ def test_the_verdict_names_rank_host_module_cause_and_next_step() -> None:
         ),
     ],
 )
-def test_every_end_of_the_walk_has_its_sentence(kind: OriginKind, words: str) -> None:
+def test_every_kind_of_origin_has_its_sentence(kind: OriginKind, words: str) -> None:
     assert sentence(kind=kind, output="grad of k") == words
 
 
@@ -123,7 +123,7 @@ def test_without_an_origin_the_summary_comes_first_and_the_reason_is_said(replay
     assert block.rows == (("job", JOB),)
 
 
-def test_no_confidence_is_claimed_for_what_is_undecided() -> None:
+def test_an_undecided_verdict_shows_no_confidence() -> None:
     undecided = RankedCause("undecided", 0.7, (), (), (), "")
 
     assert described(verdict.describe, opened_incident(causes=(undecided, NUMERICS))).rows == (
@@ -171,7 +171,7 @@ def test_a_stopped_job_names_its_exit_code_and_where_to_start_again(tmp_path: Pa
     assert job_words(started(tmp_path, save="/data/ckpt")) == f"{STOPPED}; {ANYWHERE}, in /data/ckpt"
 
 
-def test_without_a_checkpoint_none_is_promised(tmp_path: Path) -> None:
+def test_without_a_checkpoint_no_place_to_resume_is_named(tmp_path: Path) -> None:
     words = f"{STOPPED}; no --save was given, so there is no checkpoint to start again from"
     assert job_words(started(tmp_path, save="None")) == words
 
@@ -180,7 +180,7 @@ def test_the_fingerprint_of_another_run_is_ignored(tmp_path: Path) -> None:
     assert job_words(started(tmp_path, run_id="another", save="/data/ckpt")) == f"{STOPPED}; {ANYWHERE}"
 
 
-def test_a_job_that_goes_on_says_what_became_of_the_step() -> None:
+def test_for_a_job_that_goes_on_the_fate_of_the_step_is_shown() -> None:
     skip = PolicyOutcome("skip", "skip", None, "Policy skip: the step is skipped on all ranks.")
     keep = PolicyOutcome("continue", "continue", None, "")
 
@@ -190,12 +190,12 @@ def test_a_job_that_goes_on_says_what_became_of_the_step() -> None:
     )
 
 
-def test_a_replaced_policy_says_why() -> None:
+def test_a_policy_that_was_replaced_is_shown_with_the_reason() -> None:
     outcome = PolicyOutcome("skip", "abort", 65, "Too many skips.")
     assert job_words(opened_incident(policy=outcome)) == f"{STOPPED} (Too many skips); {ANYWHERE}"
 
 
-def test_a_step_that_was_applied_did_change_weights() -> None:
+def test_for_an_applied_step_the_report_says_that_weights_changed() -> None:
     assert job_words(opened_incident(kind=Kind.DEAD_STEP)).startswith(
         "stopped on every rank with exit code 65, after the step had been applied"
     )

@@ -35,7 +35,7 @@ def test_many_sources_share_the_room_of_a_column() -> None:
     assert shift == 14 + 20 * 2 + 5
 
 
-def test_what_came_later_goes_around_on_the_right() -> None:
+def test_arrows_to_ranks_that_were_bad_already_go_around_on_the_right() -> None:
     edges = [edge(0, 1), edge(3, 1, is_first=False), edge(4, 2, is_first=False)]
 
     first, later = arrows(edges, POSITIONS, 600)
@@ -46,5 +46,5 @@ def test_what_came_later_goes_around_on_the_right() -> None:
     assert room_for_later(edges) == 14
 
 
-def test_nothing_to_draw() -> None:
+def test_no_edges_give_no_arrows() -> None:
     assert list(arrows([], POSITIONS, 600)) == []

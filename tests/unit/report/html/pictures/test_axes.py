@@ -15,7 +15,7 @@ def test_layers_of_all_stages_are_in_forward_order() -> None:
     assert layers_in_order(rows) == ("embedding", "decoder.layers.9", "decoder.layers.10", "output_layer")
 
 
-def test_one_stack_goes_by_numbers_and_two_by_their_names() -> None:
+def test_layers_of_one_stack_are_numbered_and_those_of_two_keep_the_stack_name() -> None:
     assert short_names(["embedding", "decoder.layers.3", "decoder.final_layernorm"]) == (
         "embedding",
         "3",

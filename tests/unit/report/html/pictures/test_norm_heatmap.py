@@ -25,13 +25,13 @@ def test_finite_norms_are_on_a_log_scale_and_others_have_their_own_colours() -> 
     assert "not finite in dp 0, tp 0." in figure.caption
 
 
-def test_a_healthy_map_says_so() -> None:
+def test_the_caption_of_a_map_without_bad_norms_says_so() -> None:
     figure = heat_map([row(2), row(6)], SIZES, None)
     assert figure is not None
     assert "every norm is finite." in figure.caption
 
 
-def test_a_layer_name_is_no_markup_for_plotly() -> None:
+def test_markup_in_a_layer_name_is_escaped_for_plotly() -> None:
     figure = heat_map([row(0, norm_by_layer={'<a href="http://x">': 1.0})], SIZES, None)
     assert figure is not None
     assert figure.layout["xaxis"]["ticktext"] == ['&lt;a href="http://x"&gt;']

@@ -9,7 +9,7 @@ from tests.unit.factories import SIZES
 from tests.unit.report.html.factories import LARGE, opened_large_run, row
 
 
-def test_a_row_is_a_pipeline_whose_layers_lie_on_its_stages() -> None:
+def test_a_row_is_one_pipeline_with_the_layers_of_all_its_stages() -> None:
     matrix = norm_matrix([row(rank) for rank in range(8)], SIZES)
 
     assert matrix.layers == ("embedding", "decoder.layers.0", "decoder.layers.2", "decoder.layers.3", "output_layer")

@@ -30,7 +30,7 @@ def test_nodes_are_sorted_by_the_messages_before_them_and_then_by_rank() -> None
     assert drawn.left_out == 0
 
 
-def test_ranks_that_nothing_leads_to_begin_a_tree_of_their_own() -> None:
+def test_ranks_that_no_origin_leads_to_begin_their_own_tree() -> None:
     reduction = "data-parallel reduction"
     drawn = propagation_graph(incident(infected=(Infected(3, reduction, "g", (1,)), Infected(2, reduction, "h", (0,)))))
 
@@ -49,7 +49,7 @@ def test_the_middle_of_a_long_path_is_counted() -> None:
     assert words_of(figure)[0] == "log in L3 mlp<br>then op1, op2, op3, ... 5 more, op9"
 
 
-def test_every_lane_says_what_message_made_it_bad_and_where_it_was_used() -> None:
+def test_every_node_names_the_message_that_made_it_bad_and_the_first_use() -> None:
     figure = propagation_figure(demo_incident())
 
     assert figure is not None
@@ -71,7 +71,7 @@ def test_every_lane_says_what_message_made_it_bad_and_where_it_was_used() -> Non
     assert "TP all-reduce<br>allreduce_ no. 39" in marks[1]["customdata"][1]
 
 
-def test_a_message_between_ranks_that_were_bad_already_is_an_arrow_of_its_own() -> None:
+def test_a_message_to_ranks_that_were_bad_already_has_its_own_arrow() -> None:
     tied = Infected(4, "tied embeddings", "g", (0,), "finalize", "allreduce_ no. 0", ("output_layer.weight",))
 
     figure = propagation_figure(demo_incident(also_infected=(tied,)))
@@ -85,7 +85,7 @@ def test_a_message_between_ranks_that_were_bad_already_is_an_arrow_of_its_own() 
     assert "A dashed arrow" in figure.caption
 
 
-def test_without_an_origin_nothing_is_said_to_have_begun() -> None:
+def test_without_an_origin_no_node_is_called_the_origin() -> None:
     figure = propagation_figure(incident(infected=(Infected(3, "data-parallel reduction", "g", (1,)),)))
     assert figure is not None
     assert figure.layout["xaxis"]["ticktext"] == ["bad before", "after 1 message"]
@@ -99,6 +99,6 @@ def test_transfers_beyond_the_limit_are_counted() -> None:
     assert figure.caption.endswith("18 further transfers of bad values left out.")
 
 
-def test_what_went_nowhere_is_not_drawn() -> None:
+def test_without_a_spread_nothing_is_drawn() -> None:
     assert propagation_figure(incident()) is None
     assert propagation_figure(incident(origin=(origin(path=()),))) is None

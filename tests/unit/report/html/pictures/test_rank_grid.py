@@ -72,7 +72,7 @@ def test_the_worst_rows_are_kept_where_there_are_too_many() -> None:
     assert grid.notes == ("80 more rows of replicas are not shown.",)
 
 
-def test_how_to_read_it_names_the_axes_that_there_are() -> None:
+def test_the_reading_hint_names_only_the_axes_in_use() -> None:
     assert parallel_grid(ROWS, SIZES).how.startswith(
         "Data-parallel replicas downwards, pipeline stages across, tensor-parallel ranks side by side. Click"
     )

@@ -28,7 +28,7 @@ def test_the_origin_is_compared_with_the_same_place_on_other_replicas() -> None:
     assert (bad["line"]["color"], good["line"]["color"]) == ("bad", "line-1")
 
 
-def test_one_replica_has_nothing_to_be_compared_with() -> None:
+def test_a_single_replica_gives_no_chart() -> None:
     assert compare_norms([row(5), row(4)], SIZES, None) is None
     assert compare_norms([], SIZES, None) is None
 
@@ -67,7 +67,7 @@ def test_the_loss_of_a_replica_is_the_worst_of_its_ranks() -> None:
     assert "yaxis2" in figure.layout
 
 
-def test_what_is_finite_is_never_red_and_thick_where_the_replica_was_bad() -> None:
+def test_finite_values_are_never_red_and_the_line_of_a_bad_replica_is_thick() -> None:
     rows = [row(rank, microbatches=(Microbatch(0, 4.5, 64),)) for rank in (5, 7)]
 
     figure = compare_losses(rows)
@@ -77,7 +77,7 @@ def test_what_is_finite_is_never_red_and_thick_where_the_replica_was_bad() -> No
     assert looks == [("dp 0", "line-0", 3.5), ("dp 1", "line-1", 1.5)]
 
 
-def test_finite_losses_need_no_band_for_nan() -> None:
+def test_finite_losses_have_no_panel_for_nan() -> None:
     figure = compare_losses([row(6, state=RankState.CLEAN)])
     assert figure is not None
     assert figure.caption.endswith("Every loss is finite.")

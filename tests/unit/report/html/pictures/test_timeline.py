@@ -55,7 +55,7 @@ def test_of_many_micro_batches_those_with_a_mark_are_drawn() -> None:
     assert figure.caption.endswith("nothing bad is known are not drawn: 0-299, 301-511.")
 
 
-def test_too_many_marked_micro_batches_are_cut_after_those_where_it_began() -> None:
+def test_too_many_marked_micro_batches_are_cut_and_those_with_an_origin_kept() -> None:
     losses = tuple(MicrobatchLosses(index, 1, 4.5, 4.5, (0,) if index < 20 else ()) for index in range(32))
     began = origin(microbatch=30, phase="backward")
     figure = timeline(incident(losses=losses, origin=(began,)))
