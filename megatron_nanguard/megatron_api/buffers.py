@@ -104,6 +104,9 @@ def local_gradient(param: Parameter) -> LocalGradient | None:
     grad: Any = param.grad if main_grad is None else main_grad
     if grad is None:
         return None
+    if grad.is_sparse:
+        # Of an embedding of plain torch: the rows that were looked up, in any order.
+        return LocalGradient(grad.detach()._values().reshape(-1), UNKNOWN_START)
     if not hasattr(grad, "to_local"):
         return LocalGradient(grad.detach().reshape(-1), 0)
     return LocalGradient(grad.to_local().detach().reshape(-1), _start_of_local(grad))

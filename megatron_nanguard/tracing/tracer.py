@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import Node
 from torch.nn import Module, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -31,7 +32,7 @@ from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, m
 from megatron_nanguard.tracing.places.nodes import gradient_names, is_autograd_function
 from megatron_nanguard.tracing.places.step_place import Step, StepPlace
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
-from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.lineage import Writer, memory_of
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags
 from megatron_nanguard.tracing.recording.observers import (
     CallForwarder,
@@ -200,16 +201,24 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Look at what the operator reads, run it, and look at what it wrote.
 
-        A tensor that wraps others is left to its own class, which dispatches the inner tensors to this mode again.
+        A tensor that wraps others is left to its own class, which dispatches the inner tensors to this mode again. A
+        fake tensor has no values, and its class relies on the operator to run.
         """
-        if any(one.__torch_dispatch__ is not Tensor.__torch_dispatch__ for one in types):
-            return NotImplemented
         kwargs = kwargs or {}
-        started = self._shielded(self._recorder.before, func, args, kwargs)
+        if any(one.__torch_dispatch__ is not Tensor.__torch_dispatch__ for one in types):
+            return func(*args, **kwargs) if FakeTensor in types else NotImplemented
+        started = self._unseen(self._recorder.before, func, args, kwargs)
         result = func(*args, **kwargs)
         if started is not None:
-            self._shielded(self._recorder.after, started, result)
+            self._unseen(self._recorder.after, started, result)
         return result
+
+    def _unseen(self, look: Callable[..., _Result], *args: object) -> _Result | None:
+        """Call a function of ours inside of `__torch_dispatch__`, where only modes of others can see its operators."""
+        if not torch._C._len_torch_dispatch_stack():
+            return self._shielded(look, *args)
+        with _disable_current_modes():
+            return self._shielded(look, *args)
 
     def _look_at_gradients(self, step: Step, is_untraced: bool) -> None:
         for name, gradient in self._gradients(step.chunk):
@@ -224,8 +233,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _sink(self, name: str, tensor: Tensor) -> None:
         """Note a gradient or loss that the walk back starts from if it is bad."""
-        writers = self._recorder.reader.writers(tensor)
-        self._sinks.append(SinkRead(name, self._flags.put(tensor), writers))
+        memory = memory_of(tensor)
+        if memory is not None:
+            writers = self._recorder.reader.writers(memory)
+            self._sinks.append(SinkRead(name, self._flags.put(memory), writers))
 
     def _gradients(self, chunk: int) -> Iterator[tuple[str, Tensor]]:
         for name, param in self._by_chunk[chunk]:

@@ -12,6 +12,7 @@ from torch.nn import Module, Parameter
 from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.records.trace import GRADIENT_OF
 from megatron_nanguard.tensor_names import dtype_name
+from megatron_nanguard.tracing.recording.lineage import memory_of
 
 
 class ModelMemory(NamedTuple):
@@ -40,10 +41,10 @@ class ExternalTensors:
     def __init__(self, chunks: Sequence[Module], names: Mapping[Module, str], params: Mapping[Parameter, str]) -> None:
         self._chunks, self._names, self._params = chunks, names, params
         gradients = (local_gradient(param) for param in params)
-        tensors = (*params, *(gradient.data for gradient in gradients if gradient is not None))
+        tensors = (*map(memory_of, params), *(gradient.data for gradient in gradients if gradient is not None))
         self._by_start: list[ModelMemory] = []
         self._num_named = 0
-        self._storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+        self._storages = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether the tensor shares a storage with a parameter or gradient as they were at the start of the trace."""
@@ -68,16 +69,16 @@ class ExternalTensors:
     def _owned(self) -> Iterator[ModelMemory]:
         for param, name in self._params.items():
             path = module_of(name)
-            yield _owned(param, f"parameter {name}", path, is_parameter=True)
+            yield from _owned(param, f"parameter {name}", path, is_parameter=True)
             gradient = local_gradient(param)
             if gradient is not None:
-                yield _owned(gradient.data, f"{GRADIENT_OF}{name}", path, is_parameter=True, is_gradient=True)
+                yield from _owned(gradient.data, f"{GRADIENT_OF}{name}", path, is_parameter=True, is_gradient=True)
         for chunk in self._chunks:
             for module in chunk.modules():
                 path = self._names.get(module, "")
                 for leaf, buffer in module._buffers.items():
                     if buffer is not None:
-                        yield _owned(buffer, f"buffer {path}.{leaf}", path, is_parameter=False)
+                        yield from _owned(buffer, f"buffer {path}.{leaf}", path, is_parameter=False)
 
 
 def module_of(parameter: str) -> str:
@@ -90,6 +91,10 @@ def describe(tensor: Tensor) -> str:
     return f"tensor {tuple(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 
-def _owned(tensor: Tensor, name: str, module: str, is_parameter: bool, is_gradient: bool = False) -> ModelMemory:
-    start = tensor.data_ptr()
-    return ModelMemory(start, start + tensor.numel() * tensor.element_size(), name, module, is_parameter, is_gradient)
+def _owned(
+    tensor: Tensor, name: str, module: str, is_parameter: bool, is_gradient: bool = False
+) -> Iterator[ModelMemory]:
+    memory = memory_of(tensor)
+    if memory is not None:
+        start, num_bytes = memory.data_ptr(), memory.numel() * memory.element_size()
+        yield ModelMemory(start, start + num_bytes, name, module, is_parameter, is_gradient)

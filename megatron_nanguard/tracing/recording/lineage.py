@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Range = tuple[int, int]
+
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 class Writer(NamedTuple):
@@ -77,6 +80,24 @@ class Lineage:
             entry = (StorageWeakRef(storage), [])  # type: ignore[no-untyped-call]
             self._storages[storage._cdata] = entry
         return entry[1]
+
+
+def memory_of(tensor: Tensor) -> Tensor | None:
+    """Return the strided tensor that holds the elements of a tensor; None where they cannot be looked at.
+
+    That is the tensor itself, or the values of a sparse or nested one. What oneDNN holds in a layout of its own cannot
+    be looked at, nor can a tensor whose storage was freed, as sharded data parallelism does with gathered weights.
+    """
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        if tensor.device.type == "meta" or (tensor.numel() and not tensor.untyped_storage().nbytes()):
+            return None
+        return tensor
+    values = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        return memory_of(values._values())
+    if tensor.is_nested or tensor.layout in _COMPRESSED:
+        return memory_of(values.values())
+    return None
 
 
 def span(tensor: Tensor) -> Range:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._ops import OperatorBase, OpOverload
 
 from megatron_nanguard.tensor_names import tensors_in
+from megatron_nanguard.tracing.recording.lineage import memory_of
 
 NamedTensor = tuple[str, "int | None", Tensor]
 """Name of the argument, index in the list it lies in (None outside of a list), and the tensor."""
@@ -105,14 +106,16 @@ class Operator:
         return self.kind is CallKind.MESSAGE and self.name.startswith(_FUNCTIONAL)
 
     def reads(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[NamedTensor]:
-        """Yield every tensor that the call reads."""
+        """Yield the memory of every tensor that the call reads."""
         ignored = self.overwritten
         if self.name in _ADDS_TO_FIRST and kwargs.get("beta", 1) == 0:
             ignored = ignored | {self.arguments[0]}
         for name, value in self._named(args, kwargs):
             if name not in ignored:
                 for path, tensor in tensors_in(value):
-                    yield name, path[0] if path else None, tensor
+                    memory = memory_of(tensor)
+                    if memory is not None:
+                        yield name, path[0] if path else None, memory
 
     def bad_numbers(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         """Yield argument name and value of the plain numbers that are NaN or Inf."""

@@ -16,7 +16,7 @@ from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.event_log import EventLog, EventObserver, StartedCall
 from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent
-from megatron_nanguard.tracing.recording.lineage import Writer
+from megatron_nanguard.tracing.recording.lineage import Writer, memory_of
 from megatron_nanguard.tracing.recording.messages import MessageRecorder
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, can_be_bad
 from megatron_nanguard.tracing.recording.operators import CallKind, NamedTensor, Operator, has_bad_constant
@@ -70,14 +70,17 @@ class EventRecorder:
             return
         event = self.log.add(call.event)
         if event.kind is EventKind.EMPTY:
-            self.log.wrote(event, result, None)
+            memory = memory_of(result)
+            if memory is not None:
+                self.log.wrote(event, memory, None)
             return
-        written = {id(tensor): tensor for _, tensor in tensors_in(result)}
-        written.update((id(tensor), tensor) for tensor in call.operator.writes(call.args, call.kwargs))
-        for tensor in written.values():
-            self.log.wrote(event, tensor, self.log.flags.put(tensor))
+        tensors = {id(tensor): tensor for _, tensor in tensors_in(result)}
+        tensors.update((id(tensor), tensor) for tensor in call.operator.writes(call.args, call.kwargs))
+        written = [memory for memory in map(memory_of, tensors.values()) if memory is not None]
+        for memory in written:
+            self.log.wrote(event, memory, self.log.flags.put(memory))
         for observer in self.log.observers:
-            observer.after_operator(call, written.values(), result)
+            observer.after_operator(call, written, result)
 
     def look_at_gradient(self, name: str, gradient: Tensor, place: StepPlace, is_untraced: bool) -> None:
         """Add an event for a gradient that a fused kernel may have added to unseen.
@@ -98,15 +101,16 @@ class EventRecorder:
         Returns:
             The writers of the gradient within the node, the new event among them.
         """
-        if not can_be_bad(gradient):
+        memory = memory_of(gradient)
+        if memory is None or not can_be_bad(memory):
             return []
         here = self._here.place()
         # Unknown memory is no tensor from before the trace: a kernel may have allocated it unseen.
-        reads = [self.reader.read(gradient)] if self.log.lineage.is_known(gradient) else []
+        reads = [self.reader.read(memory)] if self.log.lineage.is_known(memory) else []
         events = self.log.events
         inside = [writer for read in reads for writer in read.writers if events[writer.event].place.node == here.node]
         event = self.log.add(TracedEvent(str(here.node), EventKind.LOOKED, here, reads))
-        return [*inside, self.log.wrote(event, gradient, self.log.flags.put(gradient))]
+        return [*inside, self.log.wrote(event, memory, self.log.flags.put(memory))]
 
     def finish(self) -> None:
         """Look at the messages that were never read, then fetch all flags.
