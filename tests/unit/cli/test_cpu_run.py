@@ -15,7 +15,7 @@ from megatron_nanguard.cli.cpu_run import command
         (["absent.py"], "File 'absent.py' does not exist."),
     ],
 )
-def test_bad_input_is_named(args: list[str], complaint: str) -> None:
+def test_bad_options_and_scripts_are_named_in_the_error(args: list[str], complaint: str) -> None:
     result = CliRunner().invoke(command, args)
 
     assert result.exit_code == 2

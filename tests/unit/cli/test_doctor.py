@@ -27,7 +27,7 @@ def test_without_torch_the_error_is_one_sentence(
     )
 
 
-def test_it_lists_the_hardware_counters_of_this_machine(
+def test_doctor_lists_the_hardware_counters_of_this_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "_patch_point_states", list)

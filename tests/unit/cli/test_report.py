@@ -49,7 +49,7 @@ def test_the_incident_under_a_directory_is_printed(tmp_path: Path, capsys: pytes
     assert left == (0, report_text(JUDGED, directory), "")
 
 
-def test_files_of_ranks_that_the_run_did_not_merge_are_merged_and_judged(
+def test_files_of_ranks_that_the_run_did_not_merge_are_merged_and_diagnosed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_ranks(tmp_path, *range(8))

@@ -42,7 +42,7 @@ def test_the_hooks_are_installed_without_importing_torch_or_megatron(tmp_path: P
     assert run_script(tmp_path, TELL).stdout.splitlines()[1:] == ["[]", "True"]
 
 
-def test_the_script_imports_its_neighbours(tmp_path: Path) -> None:
+def test_the_script_can_import_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("GREETING = 'next door'", encoding="utf-8")
     assert run_script(tmp_path, "from neighbour import GREETING\nprint(GREETING)").stdout == "next door\n"
 

@@ -97,7 +97,7 @@ def test_an_infected_rank_of_a_large_world_writes_at_most_32_kib() -> None:
 
 
 @pytest.mark.parametrize("rank", range(8))
-def test_the_files_of_the_demo_are_left_alone(rank: int) -> None:
+def test_the_files_of_the_demo_are_not_cut(rank: int) -> None:
     assert cut_to_limit(demo_postmortem(rank)) == demo_postmortem(rank)
 
 

@@ -15,7 +15,7 @@ from tests.unit.diagnosis.factories import origin
     ("value", "text"),
     [(None, "-"), (math.nan, "NaN"), (-math.inf, "-Inf"), (0.0, "0"), (1234567.0, "1.23457e+06"), (10.25, "10.25")],
 )
-def test_number(value: float | None, text: str) -> None:
+def test_numbers_have_six_digits_and_nan_and_inf_are_named(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
@@ -38,5 +38,5 @@ def test_a_count_of_zero_is_not_shown_as_unknown() -> None:
         ("undecided", 0.7, "undecided"),
     ],
 )
-def test_a_cause_has_a_word_for_how_sure_it_is(code: str, confidence: float, words: str) -> None:
+def test_the_confidence_of_a_cause_is_given_in_words(code: str, confidence: float, words: str) -> None:
     assert judged(RankedCause(code, confidence, (), (), (), "")) == words

@@ -108,7 +108,7 @@ def test_numbers_that_only_some_ranks_know_are_kept() -> None:
     assert (incident.grad_norm, incident.loss_scale, incident.clip_coefficient) == (math.inf, 4096.0, 0.0)
 
 
-def test_a_note_names_its_rank_and_a_common_one_is_said_once() -> None:
+def test_a_note_of_one_rank_names_it_and_equal_notes_are_written_once() -> None:
     incident = merged(
         [postmortem(0, notes=("all alike",)), postmortem(1, notes=("all alike", "alone")), postmortem(2)],
     )

@@ -109,7 +109,7 @@ def bars(width: int) -> str:
     return "\n".join(map(text_of, bar_lines(numbers, width, ASCII)))
 
 
-def test_lengths_compare_by_logarithm() -> None:
+def test_the_length_of_a_bar_follows_the_logarithm() -> None:
     assert bars(80) == BARS
 
 

@@ -21,7 +21,7 @@ from megatron_nanguard.report.rendering.lines import Span, fold, paragraph
         ("rank 5 \u68af\u5ea6", ["rank 5", "\u68af\u5ea6"]),
     ],
 )
-def test_words_are_kept_whole_and_ideographs_are_not_words(text: str, lines: list[str]) -> None:
+def test_text_breaks_between_words_and_between_ideographs(text: str, lines: list[str]) -> None:
     assert fold(text, 8) == lines
 
 

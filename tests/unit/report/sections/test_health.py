@@ -49,7 +49,7 @@ def test_changes_come_first_then_states_and_problems() -> None:
     )
 
 
-def test_devices_without_an_error_are_not_declared_sound() -> None:
+def test_devices_without_an_error_are_not_called_healthy() -> None:
     assert text_of(health=(told_by(5),)) == (
         "Hardware readings\n"
         "  No device that was read reports a new uncorrectable error; a device without one may still be faulty.\n"

@@ -24,7 +24,7 @@ def test_files_without_norms_say_why_there_is_no_picture() -> None:
     )
 
 
-def test_norms_of_a_scaled_loss_are_said_to_be_scaled() -> None:
+def test_a_note_says_that_norms_contain_the_loss_scale() -> None:
     rows = [row(0, norm_by_layer={layer(0): 1.0})]
     scaled = "all norms are multiplied by the loss scale 1024"
     assert described(norms_by_layer.describe, opened_incident(rows=rows, loss_scale=1024.0)).notes[1:] == (scaled,)

@@ -64,7 +64,7 @@ def test_a_long_path_keeps_its_end_which_is_the_gradient() -> None:
     assert block.tree[0].below == (Point("on the rank:", detail="b > c > d > ... 2 more > g > h"),)
 
 
-def test_transfers_without_an_origin_are_shown_alone_and_a_circle_ends() -> None:
+def test_transfers_without_an_origin_are_listed_and_a_circle_of_them_ends() -> None:
     infected = (Infected(1, "recv_ no. 0", "", (2,)), Infected(2, "recv_ no. 1", "", (1,)))
 
     block = described(propagation.describe, opened_incident(origin=(origin(),), infected=infected))

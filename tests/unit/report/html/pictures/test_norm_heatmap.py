@@ -41,7 +41,7 @@ def test_without_norms_there_is_no_map() -> None:
     assert heat_map([row(0, norm_by_layer={})], SIZES, None) is None
 
 
-def test_norms_of_a_scaled_loss_are_said_to_be_scaled() -> None:
+def test_a_note_says_that_norms_contain_the_loss_scale() -> None:
     told = {scale: heat_map([row(2)], SIZES, scale) for scale in (None, 1.0, 1024.0)}
     scaled = "All norms are multiplied by the loss scale 1024."
     assert [scaled in figure.caption for figure in told.values() if figure] == [False, False, True]
