@@ -3,7 +3,7 @@
 NanguardError
 ├── SettingsError      an option or a value the user gave
 │   └── DrillError     a drill specification; the message shows the position
-├── PatchDeclined      a Megatron function is not there, or not as we know it
+├── PatchDeclined      a Megatron function is missing, or differs from the versions that this package knows
 ├── ReplayError        a step cannot be run again, or not as it ran the first time
 └── PostmortemError    a file of a run cannot be read, or is not what it should be
 """

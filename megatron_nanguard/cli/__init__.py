@@ -30,9 +30,7 @@ COMMANDS = {
     "cpu-run": Entry("megatron_nanguard.cli.cpu_run", "Run a Megatron script on CPU ranks of this machine."),
     "demo": Entry("megatron_nanguard.cli.demo", "Train a tiny GPT on 8 CPU ranks and catch a planted NaN."),
     "screen": Entry("megatron_nanguard.cli.screen", "Try devices, links and collectives of a job without its model."),
-    "grad-check": Entry(
-        "megatron_nanguard.cli.grad_check", "Compare the gradients of a model of yours over all ranks."
-    ),
+    "grad-check": Entry("megatron_nanguard.cli.grad_check", "Compare the gradients of your own model over all ranks."),
     "doctor": Entry("megatron_nanguard.cli.doctor", "Say which patch points work in this environment."),
     "report": Entry("megatron_nanguard.cli.report", "Print the incident found in a run directory."),
     "replay": Entry("megatron_nanguard.cli.replay", "Run the saved call of an incident on this machine's devices."),
@@ -52,11 +50,11 @@ BRANCHES: tuple[tuple[type[NanguardError], int], ...] = (
 
 EXIT_CODES = {
     0: "done",
-    1: "what the command looks for is there (its --help says what), or it cannot be done here",
-    2: "an option or argument that cannot be used",
-    3: "a Megatron function is not there, or not as we know it",
+    1: "the command found what it tests for (its --help says what), or it cannot run here",
+    2: "an option or argument cannot be used",
+    3: "a Megatron function is missing, or differs from the versions that this package knows",
     4: "a file or directory of a run is missing, unreadable or damaged",
-    5: "a step or call cannot be run again; reload: the script failed or left before its step",
+    5: "a step or call cannot be run again; reload: the script failed or ended before its step",
     65: "run, cpu-run: the guard ended the run (policy abort); any other code is the script's own",
     130: "interrupted",
 }

@@ -26,7 +26,7 @@ def rank_list(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds after the import until the stacks of all ranks are printed and the run is ended.",
+    help="End the run this many seconds after the import, and print the stacks of all ranks.",
 )
 @click.option(
     "--show", metavar="RANKS", callback=rank_list, help="Ranks whose output is printed, e.g. 0,7 (default: all)."

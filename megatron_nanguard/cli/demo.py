@@ -65,7 +65,9 @@ def command(directory: Path) -> int:
     code = _train(directory)
     came = sorted(_incidents(directory) - before)
     if code != ABORTED or not came:
-        click.echo(f"\nNo incident came (exit code {code}); the whole output is in {directory / LOG_NAME}", err=True)
+        click.echo(
+            f"\nNo incident was written (exit code {code}); the whole output is in {directory / LOG_NAME}", err=True
+        )
         return code or 1
     found = load_incident(came[-1])
     click.echo()

@@ -53,7 +53,7 @@ def command(run_dir: Path | None) -> int:
 
 
 def _patch_point_states() -> Sequence[PatchPointState]:
-    """Apply all patch points and take them out again; with hooks of our own, so that NANGUARD=0 changes nothing."""
+    """Apply all patch points, read their states and remove them. NANGUARD=0 has no effect on these hooks."""
     import megatron_nanguard
     from megatron_nanguard.guard.hooks import Hooks
     from megatron_nanguard.patch_points import ESSENTIAL, release_line
@@ -93,5 +93,7 @@ def _conclusion(states: Sequence[PatchPointState], broken: Sequence[PatchPointSt
     if any(state.essential for state in broken):
         return "A run here would be UNGUARDED: a patch point of the step or of the decision is missing."
     if broken:
-        return f"A run here is guarded; {len(broken)} of {len(states)} targets are missing, see what is lost."
+        return (
+            f"A run here is guarded, but {len(broken)} of {len(states)} targets are missing; the lines above say why."
+        )
     return "A run here is guarded: every patch point is in place."

@@ -10,9 +10,12 @@ from megatron_nanguard.cli import say
 
 
 @click.command("grad-check")
-@click.option("--model", required=True, metavar="MODULE:FUNCTION", help="Builds the model; see above.")
+@click.option("--model", required=True, metavar="MODULE:FUNCTION", help="Function that builds the model; see above.")
 @click.option(
-    "--batch", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Tensors by name."
+    "--batch",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the batch; see above.",
 )
 @click.option(
     "--deadline",

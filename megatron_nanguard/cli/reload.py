@@ -21,9 +21,9 @@ from megatron_nanguard.postmortem.search import find_incident
 def command(directory: Path, words: tuple[str, ...]) -> Callable[[], None]:
     """Run the step of the newest incident in DIR again, as one rank of a fresh job, and compare its gradients.
 
-    The incident must have been captured with --nanguard-capture full. The job needs as many ranks in the same layout.
-    Without SCRIPT the run's own script is started with the run's arguments, and ARGS after them, such as another
-    --transformer-impl.
+    The incident must have been captured with --nanguard-capture full. The job needs the number of ranks and the
+    parallel layout of the run. Without SCRIPT, the run's own script is started with the run's arguments. ARGS, such as
+    another --transformer-impl, are added after them.
     Exit code 0 when every gradient of every rank is the same bit for bit, 1 when one is not, 5 when the script ended
     before they could be compared.
 
@@ -59,10 +59,10 @@ def _run_again(incident: Path, words: tuple[str, ...]) -> None:
 
 
 def _refuse_early_end(script: str) -> None:
-    """Replace the exception or exit of a script that ended before its step; its exit code could be 0 or 1.
+    """Raise ReplayError for a script that ended before its step, since its own exit code could mean a result.
 
     Raises:
-        ReplayError: unless the script was interrupted, or ended by an error of ours, which says itself what is wrong.
+        ReplayError: always, unless the script was interrupted or raised a NanguardError, which goes on to the caller.
     """
     error = sys.exc_info()[1]
     if isinstance(error, NanguardError | KeyboardInterrupt):

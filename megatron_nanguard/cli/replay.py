@@ -15,13 +15,15 @@ from megatron_nanguard.records.bundle import SavedCall, SavedOutput
 
 @click.command("replay")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--device", "devices", multiple=True, help="cpu, cuda:1, npu ...; several times (default: all kinds).")
+@click.option(
+    "--device", "devices", multiple=True, help="A device: cpu, cuda:1, npu ...; may be repeated (default: all kinds)."
+)
 def command(directory: Path, devices: tuple[str, ...]) -> int:
     """Run the saved call of the newest incident in DIR and compare devices.
 
     The tensors of the bundle are read and an operator of a fixed list is called; the script in the bundle is not run.
-    Exit code 1 when the values are non-finite again on a device, 0 when they are on none, 5 when no device could run
-    the call.
+    Exit code 1 when the values are non-finite again on a device, 0 when no device gives non-finite values, 5 when no
+    device could run the call.
 
     \b
     Examples:
@@ -38,7 +40,9 @@ def command(directory: Path, devices: tuple[str, ...]) -> int:
     _print(call.saved, outcomes)
     *on_devices, _ = outcomes  # the last outcome is that of the reference
     if not any(found.outcome in (BAD, FINITE) for found in on_devices):
-        raise ReplayError(f"{call.saved.operator} ran on no device; see above why, and name others with --device")
+        raise ReplayError(
+            f"{call.saved.operator} ran on no device; the lines above say why; name other devices with --device"
+        )
     return int(any(found.outcome == BAD for found in on_devices))
 
 

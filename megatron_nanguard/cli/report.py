@@ -28,14 +28,16 @@ MIN_FILES_FOR_BAR: Final = 256
 
 @click.command("report")
 @click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="The incident of step N (default: the newest).")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="Show the incident of step N (default: the newest)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the merged incident as JSON instead.")
-@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page instead.")
-@click.option("-f", "--force", is_flag=True, help="Write over FILE where it exists.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page instead.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
 @click.option(
     "--lang", type=click.Choice(LANGUAGES), default="en", envvar="NANGUARD_LANG", help="Language of the report."
 )
-@click.option("--no-color", is_flag=True, help="No colours, as with NO_COLOR in the environment.")
+@click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
 def command(
     path: Path, step: int | None, as_json: bool, page: Path | None, force: bool, lang: str, no_color: bool
 ) -> None:
@@ -65,7 +67,7 @@ def command(
 
 
 def _conclude(found: LoadedIncident) -> Incident:
-    """Come to the verdict that the run did not come to."""
+    """Diagnose an incident whose run ended before it had a verdict."""
     traces = read_traces(found.directory, with_progress)
     earlier = tuple(earlier_incidents(found.directory))
     return conclude(found.incident, traces, earlier, arguments_of_run(found.directory))
@@ -88,10 +90,10 @@ def check_page(file: Path, force: bool) -> None:
     """Check, before the work begins, that `--html FILE` can be written.
 
     Args:
-        file: as given.
-        force: a regular file that exists may be overwritten.
+        file: path that the user gave.
+        force: whether a regular file that exists may be overwritten.
     Raises:
-        SettingsError: it cannot; says why.
+        SettingsError: it cannot be written; the message says why.
     """
     try:
         if file.exists() and not file.is_file():
@@ -126,7 +128,7 @@ def with_progress(names: Sequence[str], what: str) -> Iterable[str]:
     """Yield the names of files that are read; show a progress bar if they are many and stderr is a terminal.
 
     Args:
-        names: of the files.
+        names: names of the files.
         what: kind of the files, such as "traces".
     """
     if len(names) < MIN_FILES_FOR_BAR or not sys.stderr.isatty():

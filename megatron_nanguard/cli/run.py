@@ -13,7 +13,7 @@ from megatron_nanguard.errors import SettingsError
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
-@click.option("--cpu", is_flag=True, help="Map CUDA to the CPU in this process; for ranks started by torchrun.")
+@click.option("--cpu", is_flag=True, help="Run CUDA code on the CPU in this process; for ranks that torchrun started.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(cpu: bool, script: str, args: tuple[str, ...]) -> Callable[[], None]:
@@ -39,7 +39,7 @@ def _here(script: str, args: list[str]) -> None:
 
 
 def become(script: str, args: list[str]) -> None:
-    """Run a script as `python SCRIPT ARGS...` would, in this process."""
+    """Run a script in this process, in the same way as `python SCRIPT ARGS...`."""
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")

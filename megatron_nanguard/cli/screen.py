@@ -29,7 +29,7 @@ SIZE = click.IntRange(min=1)
 @click.option(
     "--memory-share",
     type=click.FloatRange(min=0, max=0.9),
-    help="Of each device's free memory that is written and read (default 0.5 on an accelerator, 0.01 on the CPU).",
+    help="Share of each device's free memory that is tested (default 0.5 on an accelerator, 0.01 on the CPU).",
 )
 @click.option(
     "--deadline",
@@ -37,7 +37,7 @@ SIZE = click.IntRange(min=1)
     default=120.0,
     help="Seconds that one operation may take before it counts as late (default 120).",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to FILE.")
 def command(
     tp: int,
     pp: int,
@@ -52,8 +52,9 @@ def command(
 
     Start it like the training, with torchrun for example, and give the sizes of the layout. Every device computes and
     is compared with the CPU. Every link of the layout and every collective of every parallel group transfers data that
-    both ends know. When a collective fails, the rank or link at fault is looked for. Exit code 0 when there is no
-    outlier, 1 when there is one, 2 when the options do not fit the job; torchrun makes 1 of every code but 0.
+    both ends know. When a collective fails, further tests look for the rank or link at fault. Exit code 0 when there
+    is no outlier, 1 when there is one, 2 when the options do not fit the job; torchrun itself exits with 1 for any
+    code but 0.
 
     \b
     Examples:
@@ -72,7 +73,7 @@ def command(
 
 
 def _refuse_unwritable(file: Path | None) -> None:
-    """Raise SettingsError before the checks begin, which take minutes."""
+    """Raise SettingsError if the result cannot be written, before the checks begin, which take minutes."""
     if file is not None and not os.access(file.absolute().parent, os.W_OK):
         raise SettingsError(f"screen: --json {file}: the directory {file.absolute().parent} cannot be written")
 

@@ -187,11 +187,11 @@ def test_without_any_device_the_cpu_reference_alone_is_an_error(
         "cpu, float64  finite",
     ]
     assert printed.err == (
-        "nanguard: aten.log.default ran on no device; see above why, and name others with --device\n"
+        "nanguard: aten.log.default ran on no device; the lines above say why; name other devices with --device\n"
     )
 
 
-def test_replay_without_torch_is_one_line(tmp_path: Path) -> None:
+def test_replay_without_torch_is_an_error_of_one_line(tmp_path: Path) -> None:
     probe = (
         "import sys; sys.modules['torch'] = None; "
         f"from megatron_nanguard.cli import main; main(['replay', {str(tmp_path)!r}])"
