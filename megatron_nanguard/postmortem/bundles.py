@@ -67,8 +67,8 @@ def redact(path: Path) -> Iterator[Path]:
     Yields:
         Each file that was deleted or changed.
     Raises:
-        PostmortemError: the path is no directory. Or some files could not be stripped; it is raised after all others
-            were, and names them.
+        PostmortemError: the path is no directory. Or some files could not be stripped; it names them, and is raised
+            after all other files were stripped.
     """
     if not os.path.isdir(path):
         raise PostmortemError(f"{path} is no directory; give the directory of --nanguard-dir, a run or an incident")

@@ -1,4 +1,4 @@
-"""Arguments of a run, and its earlier incidents, including those of earlier attempts of the same job.
+"""Read the arguments of a run and its earlier incidents, including those of earlier attempts of the same job.
 
 A job that is started again with the same `--nanguard-dir` leaves one run per attempt; the name of a run begins with its
 start time.
@@ -27,10 +27,10 @@ ATTEMPT_ARGUMENTS: Final = (
 
 
 def arguments_of_run(directory: Path) -> dict[str, str]:
-    """Read the host's arguments as text; none if the fingerprint of the run is missing or cannot be read.
+    """Read the trainer's arguments as text; none if the fingerprint of the run is missing or cannot be read.
 
     Args:
-        directory: of an incident, inside the directory of its run.
+        directory: directory of an incident, inside the directory of its run.
     """
     try:
         return read_record(Fingerprint, directory.absolute().parent.parent / FINGERPRINT_NAME).arguments
@@ -42,7 +42,7 @@ def earlier_incidents(directory: Path) -> Iterator[Incident]:
     """Read the last few merged incidents before this one, oldest first; skip those that cannot be read.
 
     Args:
-        directory: of this incident, inside the directory of its run.
+        directory: directory of this incident, inside the directory of its run.
     """
     try:
         earlier = list(_earlier_directories(directory.absolute()))

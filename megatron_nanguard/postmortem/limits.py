@@ -52,7 +52,7 @@ def cut_to_limit(postmortem: Postmortem) -> Postmortem:
 
 
 def _shortened(postmortem: Postmortem) -> Iterator[Postmortem]:
-    """Yield the post-mortem as it is, then with less and less in it."""
+    """Yield the post-mortem unchanged, then shorter and shorter versions of it."""
     yield postmortem
     postmortem = replace(postmortem, phrases={}, health=without_zeros(postmortem.health))
     yield postmortem
@@ -70,7 +70,7 @@ def _shortened(postmortem: Postmortem) -> Iterator[Postmortem]:
 
 
 def _drop_rank_sets(postmortem: Postmortem) -> Postmortem:
-    """Leave out the ranks of every set and group; in a large run they alone exceed the limit. Group words stay."""
+    """Remove the rank numbers of all sets and groups, which alone exceed the limit in a large run; keep the words."""
     if postmortem.ranks is None:
         return postmortem
     return replace(
@@ -94,7 +94,7 @@ def _cut_local(local: LocalGradients, length: int) -> LocalGradients:
 
 
 def _cut_layers(norms: dict[str, float | None], length: int) -> dict[str, float | None]:
-    """Keep the norm of every n-th layer, and of each layer where it is not finite."""
+    """Keep at most `length` norms of layers, evenly spaced, and in addition every norm that is not finite."""
     step = max(1, -(-len(norms) // length))
     return {
         layer: norm for index, (layer, norm) in enumerate(norms.items()) if index % step == 0 or not _is_finite(norm)
@@ -107,7 +107,7 @@ def _cut_reduced(reduced: ReducedState, length: int) -> ReducedState:
 
 
 def _cut_microbatches(microbatches: tuple[Microbatch, ...], length: int) -> tuple[Microbatch, ...]:
-    """Keep micro-batches with a non-finite loss first; the result is in the order of the step."""
+    """Keep at most `length` micro-batches, those with a non-finite loss first; return them in the order of the step."""
     kept = sorted(microbatches, key=lambda microbatch: _is_finite(microbatch.loss))[:length]
     return tuple(sorted(kept, key=lambda microbatch: microbatch.index))
 
@@ -138,11 +138,13 @@ def without_zeros(health: DeviceHealth | None) -> DeviceHealth | None:
 
 
 def cut_health(health: DeviceHealth | None, length: int) -> DeviceHealth | None:
-    """Keep the worst changes of the hardware; once lists are short, drop readings, and a device without changes.
+    """Cut the hardware record of one device: drop its readings and all but the worst changes.
 
     Args:
-        health: of one device; its changes are sorted, worst first.
-        length: to which the lists of the post-mortem are cut.
+        health: hardware record of one device; its changes are sorted, worst first.
+        length: length to which the lists of the post-mortem are cut; nothing is dropped while this is large.
+    Returns:
+        The shorter record; None for a device without changes and problems.
     """
     if health is None or length >= MIN_LENGTH_FOR_READINGS:
         return health

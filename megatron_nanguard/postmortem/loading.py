@@ -41,10 +41,10 @@ def load_incident(path: Path, step: int | None = None, track: Track = untracked)
 
     Args:
         path: the directory of `--nanguard-dir`, of a run or of an incident, or an `incident.json`.
-        step: the newest one of this step; None for the newest of all.
+        step: read the newest incident of this step; None for the newest of all steps.
         track: shows the progress of reading.
     Raises:
-        PostmortemError: there is none, or it cannot be read; the message says which path to give instead.
+        PostmortemError: there is no such incident, or it cannot be read; the message says which path to give instead.
     """
     directory = find_incident(path, step)
     try:
@@ -68,10 +68,10 @@ def merge_directory(
     """Merge the files of all ranks in one incident directory; a file that cannot be read becomes a note.
 
     Args:
-        directory: of the incident.
+        directory: directory of the incident.
         exchanged: the rank sets of the exchange; None to take them from the files.
         policy: what was done after the incident; None if the run ended before this was written.
-        notes: of the caller, put before all others.
+        notes: notes of the caller, which are put before all others.
         track: shows the progress of reading.
         table: filled with a row for each rank.
     Raises:

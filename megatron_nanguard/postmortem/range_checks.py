@@ -1,4 +1,4 @@
-"""Check numbers of a file that later size a table or index it; in a damaged file they can have any value."""
+"""Check the numbers of a file that size or index a table; in a damaged file they can have any value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_incident(incident: Incident, source: str) -> None:
 
 
 def check_sizes(sizes: ParallelSizes, source: str) -> None:
-    """Check that every parallel size, and the number of ranks, is at least 1 and not absurdly large.
+    """Check that every parallel size, and the number of ranks, is at least 1 and at most MOST_RANKS.
 
     Raises:
         PostmortemError: names the file, the key, the value and the expected range.

@@ -31,7 +31,7 @@ class RankFiles:
     """
 
     def __init__(self, directory: Path, track: Track = untracked) -> None:
-        """List the files.
+        """List the names of the rank files in the directory.
 
         Raises:
             PostmortemError: the directory cannot be read.
@@ -63,7 +63,7 @@ class RankFiles:
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What was wrong with the files that were left out; complete after the last was read."""
+        """Why files were left out, one sentence each; complete after the last file was read."""
         more = len(self._complaints) - LISTED_COMPLAINTS
         listed = self._complaints[:LISTED_COMPLAINTS]
         return (*listed, f"{more} more files of ranks were left out") if more > 0 else tuple(listed)

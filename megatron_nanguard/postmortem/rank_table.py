@@ -43,13 +43,13 @@ class RankRow:
     Attributes:
         rank: global rank.
         coordinates: its place in the parallel layout.
-        label: the same in short, such as "tp1pp1dp0".
+        label: short form of the coordinates, such as "tp1pp1dp0".
         state: what happened to it.
         has_file: its file was read; if not, the columns from `host` to `notes` are empty.
         host: host name.
         device: product name and number on the host, if it has one: "NVIDIA H200 (3)".
         norm: norm over its own gradients, before the reduction.
-        norm_by_layer: the same per layer, in forward order.
+        norm_by_layer: norms of its own gradients per layer, before the reduction, in forward order.
         reduced_norm: norm of the gradients that its optimizer would have consumed.
         bad_by_layer: number of bad parameters per layer, before the reduction.
         microbatches: its micro-batches with their losses.
@@ -91,7 +91,7 @@ def rank_table(incident: Incident, directory: Path, track: Track = untracked) ->
 
 
 class RankTable:
-    """Collects the rows while post-mortems are read, by `rank_table` or in order to merge them."""
+    """Collects the rows of the ranks while their post-mortems are read, for a report or for a merge."""
 
     def __init__(self) -> None:
         self._rows: dict[int, RankRow] = {}

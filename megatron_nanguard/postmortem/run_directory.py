@@ -1,4 +1,4 @@
-"""The directory of one run, written by its training processes; a file that cannot be written never stops training."""
+"""Write the files of a run from its training processes; a file that cannot be written never stops training."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class RunDirectory:
         return f"incidents/step_{step:08d}" + (f".{number}" if number else "")
 
     def withdraw(self, incident: str, step: int, name: str) -> None:
-        """Remove this rank's file of an incident that turned out to be none; every rank calls this.
+        """Remove this rank's file of an incident that was a false alarm; every rank calls this.
 
         Args:
             incident: directory of the incident, from `incident_path`.
             step: its step.
-            name: of this rank's file.
+            name: name of this rank's file.
         """
         self._incidents_of_step[step] -= 1
         folder = self.path / incident
@@ -78,7 +78,7 @@ class RunDirectory:
 
         Args:
             incident: directory of the incident, from `incident_path`.
-            postmortem: the one written at the end replaces the one of the signal.
+            postmortem: what to write; the one at the end of the incident replaces the one written at its signal.
         """
         return self.write(f"{incident}/{postmortem_name(postmortem)}", cut_to_limit(postmortem))
 

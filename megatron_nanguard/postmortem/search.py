@@ -25,10 +25,10 @@ def find_incident(path: Path, step: int | None = None) -> Path:
 
     Args:
         path: the directory of `--nanguard-dir`, of a run or of an incident, or an `incident.json`.
-        step: the newest one of this step; None for the newest of all.
+        step: find the newest incident of this step; None for the newest of all steps.
     Raises:
-        PostmortemError: there is none, or a directory cannot be read; the message says which incidents there are, or
-            which path to give instead.
+        PostmortemError: there is no such incident, or a directory cannot be read; the message lists the incidents that
+            there are, or says which path to give instead.
     """
     try:
         return _find(path, step)

@@ -36,7 +36,7 @@ def read_statuses(run: Path) -> FiredCounts:
     """Read every status file of a run.
 
     Raises:
-        PostmortemError: there is none, or one cannot be read; the message says which path to give instead.
+        PostmortemError: there is no status file, or one cannot be read; the message says which path to give instead.
     """
     if not os.path.isdir(run):
         raise PostmortemError(f"{run} is no directory; give the directory of one run, DIR/runs/RUN")

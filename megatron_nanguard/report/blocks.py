@@ -1,6 +1,6 @@
-"""The forms that sections fill and renderers lay out: a block holds text, tables and simple pictures, without a layout.
+"""Define the blocks that sections make and renderers lay out: text, tables and simple pictures, without a layout.
 
-A section makes a block; a renderer lays blocks out and knows nothing about incidents. The contents of a block are shown
+A section makes a block. A renderer lays blocks out and knows nothing about incidents. The contents of a block are shown
 in the order of its fields; most blocks use one or two of them.
 """
 
@@ -142,7 +142,7 @@ def each_text(form: Form, change: Callable[[str], str]) -> Form:
 
     Args:
         form: a text, a tuple, list, dictionary or data class, and whatever these hold.
-        change: from the old text to the new one; keys of dictionaries stay as they are.
+        change: makes the new text from the old one; keys of dictionaries stay as they are.
     """
     changed: Form = map_leaves(form, lambda value: change(value) if isinstance(value, str) else value)
     return changed

@@ -1,4 +1,4 @@
-"""How numbers, counts, ranks and causes are written, the same in every section."""
+"""Write numbers, counts, ranks and causes in the same way in every section."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pattern_words(pattern: str) -> str:
 
 
 def count(value: int | None) -> str:
-    """Write a count, and "-" for what could not be counted."""
+    """Write a count, and "-" for an unknown one."""
     return "-" if value is None else str(value)
 
 
@@ -83,7 +83,7 @@ def call_words(origin: Origin) -> str:
 
 
 def judged(cause: RankedCause) -> str:
-    """Write a cause with its confidence: "faulty operator (likely, 0.62)"; without one where the cause is undecided."""
+    """Write a cause with its confidence: "faulty operator (likely, 0.62)"; an undecided one without confidence."""
     if cause.cause == Cause.UNDECIDED:
         return Cause.UNDECIDED.words
     likelihood = next(word for least, word in LIKELIHOODS if cause.confidence >= least)

@@ -1,4 +1,4 @@
-"""What a section of the report reads: the merged incident, its directory, and a row per rank."""
+"""Open an incident for the sections of the report: the merged incident, its directory, and a row per rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OpenedIncident:
     rows: tuple[RankRow, ...] = ()
 
     def row(self, rank: int) -> RankRow | None:
-        """The row of one rank, or None."""
+        """Return the row of one rank; None if there is none."""
         return next((row for row in self.rows if row.rank == rank), None)
 
     @property

@@ -1,4 +1,4 @@
-"""The states of ranks as every picture of the report shows them: a tone, a name and a line in the legend."""
+"""Give each state of a rank its tone, name and line in the legend, the same in every picture of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The devices of a run, equal ones counted, and the hardware readings that a merged incident keeps."""
+"""Count the devices of a run by model, and choose the hardware readings that a merged incident keeps."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class HealthMerger:
         self._peers: list[DeviceHealth] = []
 
     def add(self, postmortem: Postmortem, set_name: str) -> None:
-        """Add one rank, under the first reason that holds for it.
+        """Add the hardware of one rank to the list of the first reason to keep it, as long as this list has room.
 
         Args:
-            set_name: field of `RankSets` that the rank belongs to.
+            set_name: name of the set in `RankSets` that the rank is in.
         """
         health = postmortem.health
         if health is None or not (health.readings or health.differences or health.problems):
@@ -83,7 +83,7 @@ class HealthMerger:
             _keep(self._peers, health, HEALTHY_PEERS)
 
     def merged(self) -> tuple[DeviceHealth, ...]:
-        """Return what was selected, by rank; the rules decide later which of it matters."""
+        """Return the selected hardware, sorted by rank; the rules of the diagnosis decide which of it matters."""
         kept = (*self._lost_data, *self._tried, *self._bad, *self._with_news, *self._with_notes, *self._peers)
         return tuple(sorted(kept, key=lambda health: health.rank))
 

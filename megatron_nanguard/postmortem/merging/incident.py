@@ -32,7 +32,7 @@ class ExchangedSets:
     """The sets of ranks that all ranks agreed on in the exchange; every post-mortem written after it has them too.
 
     Attributes:
-        ranks: all ranks by what happened to them.
+        ranks: all ranks, grouped by what happened to them.
         groups: the ranks that were bad before the reduction, as products of parallel axes.
         infected_groups: the infected ranks in the same form.
     """
@@ -179,7 +179,7 @@ def _set_by_flags(postmortem: Postmortem) -> str:
 
 
 def _counted(notes: Mapping[str, list[int]]) -> tuple[str, ...]:
-    """Name the rank of a note that only one has; merge equal notes of several ranks and count the ranks."""
+    """Write each note once: with its rank if one rank has it, else with the number of ranks."""
     return tuple(
         phrase("rank {rank}: {note}", rank=ranks[0], note=note)
         if len(ranks) == 1

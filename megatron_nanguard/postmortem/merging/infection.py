@@ -1,7 +1,7 @@
 """Name the communication that made a rank's gradients bad, if they were good before the reduction.
 
 The layout alone decides: the rank was infected in the first communication in which its group has a rank that was bad
-before. In a step the data-parallel reduction comes first, then the all-reduces in `finalize_model_grads`.
+earlier. In a step the data-parallel reduction comes first, then the all-reduces in `finalize_model_grads`.
 
 Source: megatron/core/distributed/finalize_model_grads.py, finalize_model_grads
 """
@@ -27,7 +27,7 @@ class GradientReduction(NamedTuple):
     """One communication in which ranks combine their gradients.
 
     Attributes:
-        name: for the report.
+        name: name of the communication in the report.
         group: gives the coordinates that are equal for all members of a group; None for a rank that takes no part.
         words: describes the group in the report.
     """
@@ -65,7 +65,7 @@ def trace_infection(
     """Name the communication that infected each infected rank whose coordinates are known.
 
     Args:
-        ranks: all ranks by what happened to them.
+        ranks: all ranks, grouped by what happened to them.
         places: coordinates of the ranks that wrote a post-mortem.
         sizes: the parallel layout.
     Returns:
@@ -85,7 +85,7 @@ def trace_infection(
 def _by_group(
     reduction: GradientReduction, bad: tuple[int, ...], places: Mapping[int, Coordinates], sizes: ParallelSizes
 ) -> Mapping[Group, list[int]]:
-    """Map each group of a communication to those of its members that were bad before."""
+    """Map each group of a communication to its members that were bad before this communication."""
     groups: dict[Group, list[int]] = defaultdict(list)
     for rank in bad:
         group = reduction.group(places[rank], sizes) if rank in places else None

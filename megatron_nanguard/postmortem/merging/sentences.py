@@ -1,4 +1,4 @@
-"""Sentences of a merged incident: what happened, and why the step was not run again."""
+"""Write the sentences of a merged incident: what happened, and why the step was not run again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summarize(step: int, kind: Kind, ranks: RankSets, groups: Sequence[RankGroup
     Args:
         step: step as the training log counts it.
         kind: where non-finite values were seen first.
-        ranks: all ranks by what happened to them.
+        ranks: all ranks, grouped by what happened to them.
         groups: the ranks that were bad first, as products of parallel axes.
     """
     failing = ranks.bad_after_only if kind is Kind.GRADIENT_AFTER_REDUCTION else ranks.bad_before
@@ -66,7 +66,7 @@ class ReplayMerger:
         self._num_ranks = 0
 
     def add(self, rank: int, summary: ReplaySummary) -> None:
-        """Add one rank; the first summary of a finished replay counts, or else the first one with a reason."""
+        """Add one rank; the first summary of a finished replay is kept, or else the first one with a reason."""
         self._num_ranks += 1
         if not (self._summary.done or self._summary.why_not) or (summary.done and not self._summary.done):
             self._summary = summary
@@ -74,7 +74,7 @@ class ReplayMerger:
             self._obstacles.setdefault(summary.obstacle, []).append(rank)
 
     def merged(self) -> ReplaySummary:
-        """Return the summary for all ranks; if some could not run the step again, with their reasons, each once."""
+        """Return the summary for all ranks; it lists once each reason why a rank could not run the step again."""
         if self._summary.done or not self._obstacles:
             return replace(self._summary, obstacle="")
         return ReplaySummary(why_not=self._reasons())

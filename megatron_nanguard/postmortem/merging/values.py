@@ -67,7 +67,7 @@ class ParameterMerger:
             self._cut_ranks += 1
 
     def merged(self, sizes: ParallelSizes) -> tuple[tuple[MergedParameter, ...], int, tuple[str, ...]]:
-        """Join what is still held back and list the parameters.
+        """Join the lists that are still waiting, and return the parameters.
 
         Args:
             sizes: the parallel layout, for the labels of ranks.
@@ -85,7 +85,7 @@ class ParameterMerger:
         return listed, len(ordered) - len(listed), notes
 
     def _gather(self, where: Where, parameters: tuple[BadParameter, ...], place: Coordinates) -> None:
-        """Add a rank to those with the same list."""
+        """Store the place of a rank with those of other ranks that have the same list."""
         if not parameters:
             return
         key = where, id(parameters)

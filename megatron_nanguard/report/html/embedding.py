@@ -26,7 +26,7 @@ class PackedScript:
 
     Attributes:
         packed: the script, deflated and in base64.
-        digest: of the unpacked script, for the content security policy.
+        digest: digest of the unpacked script, for the content security policy.
     """
 
     packed: str
@@ -34,7 +34,7 @@ class PackedScript:
 
 
 def digest(text: str) -> str:
-    """The name of an inline script in a content security policy."""
+    """Return the digest that names an inline script in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 

@@ -80,5 +80,5 @@ def about(incident: Incident) -> str:
 
 
 def glossary() -> Block:
-    """The words of the page with their meanings, in the order in which a reader finds them."""
+    """Make the table of the words of the page and their meanings, in the order in which they appear on it."""
     return Block(phrase("Words on this page"), rows=WORDS)

@@ -75,7 +75,7 @@ def render_page(opened: OpenedIncident, parts: Sequence[PagePart], translator: T
 
 
 def tab_title(incident: Incident) -> str:
-    """The title in a tab or a bookmark: "rank 5 index_put_ L3.mlp, step 3, bb8e".
+    """Make the title of the browser tab: "rank 5 index_put_ L3.mlp, step 3, bb8e".
 
     It names origin, step and the end of the run's name, so that the incidents of a day can be told apart.
     """
@@ -117,7 +117,7 @@ def _ranks(opened: OpenedIncident) -> dict[str, object]:
 
 
 def _drawn(figure: Figure) -> dict[str, object]:
-    """The data that the script needs to draw one chart."""
+    """Return the data that the script of the page needs to draw one chart."""
     return {"name": figure.name, "traces": figure.traces, "layout": figure.layout, "width": figure.width}
 
 

@@ -66,7 +66,7 @@ def page_parts(opened: OpenedIncident, translator: Translator) -> tuple[PagePart
 
 
 def _section_parts(name: str, opened: OpenedIncident, translator: Translator) -> Iterator[PagePart]:
-    """The pictures of a section, the first one with its block; the block alone where nothing can be drawn."""
+    """Yield the pictures of a section, the first one with its text; the text alone where nothing can be drawn."""
     block = translator.translated(SECTIONS[name](opened))
     pictures = [part for draw in PICTURES.get(name, ()) if (part := draw(opened, translator))]
     if pictures:
@@ -77,14 +77,14 @@ def _section_parts(name: str, opened: OpenedIncident, translator: Translator) ->
 
 
 def _block_part(name: str, block: Block) -> PagePart:
-    """A section in words; the first sentence of the verdict is the title of the page."""
+    """Make the part of a section in words; the first sentence of the verdict becomes the title of its part."""
     if name == "verdict" and block.text:
         return PagePart("block", name, block.title, block.text[0], None, replace(block, text=block.text[1:]))
     return PagePart("block", name, _heading(block.title), block.title, None, block)
 
 
 def _heading(title: str) -> str:
-    """A title up to its first colon, comma or parenthesis: "How it spread"."""
+    """Cut a title at its first colon, comma or parenthesis: "How it spread"."""
     return BREAK.split(title)[0]
 
 

@@ -25,14 +25,14 @@ Facts = list[tuple[str, str]]
 
 
 def rank_details(opened: OpenedIncident) -> dict[int, Facts]:
-    """Name and value of each fact about the worst ranks."""
+    """Map each of the worst ranks to the names and values of its facts."""
     order = list(RankState)
     worst_first = sorted(opened.rows, key=lambda row: (order.index(row.state), not row.has_file, row.rank))
     return {row.rank: [*_facts(row), *_origins(row, opened.incident)] for row in worst_first[:DETAILED_RANKS]}
 
 
 def rank_places(table: Sequence[RankRow]) -> list[tuple[int, str, str]]:
-    """Rank, place and state of every row."""
+    """List rank, place in the layout and state of every row."""
     return [(row.rank, row.label, row.state.value) for row in table]
 
 
@@ -57,7 +57,7 @@ def _facts(row: RankRow) -> Iterator[tuple[str, str]]:
 
 
 def _origins(row: RankRow, incident: Incident) -> Iterator[tuple[str, str]]:
-    """The origins on the rank."""
+    """Yield a name and value for each origin on the rank."""
     for origin in incident.origin:
         if row.rank in origin.members:
             what, when = call_words(origin), place_words(origin.phase, origin.microbatch)

@@ -43,7 +43,7 @@ class Translator:
 
     Args:
         lang: one of the LANGUAGES.
-        recorded: template and values of each text that the incident was saved with, by the text.
+        recorded: the template and values of each text that the incident has, as they were saved with it, by the text.
     """
 
     def __init__(self, lang: str, recorded: Mapping[str, Phrasing]) -> None:
@@ -53,7 +53,7 @@ class Translator:
         self._phrases_left = 0
 
     def without_records(self) -> Translator:
-        """A translator for our own phrases only, which ignores what the incident recorded about its texts."""
+        """Make a translator that knows the phrases of the code and ignores the templates saved in the incident."""
         return Translator(self.lang, {})
 
     def translate(self, text: str) -> str:
@@ -79,12 +79,12 @@ class Translator:
 
 @functools.cache
 def catalog(lang: str) -> dict[str, str]:
-    """All texts of a language by their English; empty for English itself."""
+    """Return all translated texts of a language by their English; empty for English itself."""
     return {} if lang == "en" else {**sentences(lang), **_data_texts(lang)}
 
 
 def sentences(lang: str) -> dict[str, str]:
-    """The translated templates of the phrases in the code, by the English template."""
+    """Return the translated templates of the phrases in the code, by the English template."""
     found: dict[str, str] = {}
     for file in sorted((HERE / lang).glob("*.json")):
         found |= orjson.loads(file.read_bytes())
@@ -92,12 +92,12 @@ def sentences(lang: str) -> dict[str, str]:
 
 
 def placeholders(template: str) -> set[str]:
-    """The names in the braces of a template."""
+    """Find the names in the braces of a template."""
     return {name for _, name, _, _ in Formatter().parse(template) if name}
 
 
 def _data_texts(lang: str) -> dict[str, str]:
-    """The translations of the texts that are data: advice on known patterns."""
+    """Return the translations of the advice on known patterns, by the English text."""
     found: dict[str, str] = {}
     for pattern, english in advice_texts().items():
         other = advice_texts(lang)[pattern]

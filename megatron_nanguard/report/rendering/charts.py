@@ -27,7 +27,7 @@ Cell = tuple[GridMark, ...]
 
 
 def grid_lines(grid: Grid, width: int) -> Iterator[Line]:
-    """Draw a grid. One that is too wide loses the names of its members; the columns that still do not fit go below."""
+    """Draw a grid. If it is too wide, leave out the names in its cells; put columns that still do not fit below."""
     named = _column_widths(grid, is_named=True)
     labels = max((cell_len(label) for label, _ in grid.rows), default=0)
     start = len(INDENT) + labels
@@ -47,7 +47,7 @@ def grid_lines(grid: Grid, width: int) -> Iterator[Line]:
 
 
 def bar_lines(bars: Sequence[Bar], width: int, glyphs: Glyphs) -> Iterator[Line]:
-    """Draw numbers as lengths; a bar without a number has none."""
+    """Draw each number as a bar; a missing number gets a label and no bar."""
     labels = max((cell_len(bar.label) for bar in bars), default=0)
     texts = max((cell_len(bar.text) for bar in bars), default=0)
     longest = max(SHORTEST_BAR, min(LONGEST_BAR, width - len(INDENT) - labels - texts - 2 * len(GAP)))
@@ -87,7 +87,7 @@ def _cell(cell: Cell, width: int, is_named: bool) -> list[Span]:
 
 
 def _panels(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Group the columns that fit beside each other."""
+    """Split the columns into groups that each fit into the width; yield the indices of each group."""
     panel: list[int] = []
     used = 0
     for column, needed in enumerate(widths):

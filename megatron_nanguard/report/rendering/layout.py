@@ -1,4 +1,4 @@
-"""Blocks as lines of text for any width: the plain text, and what the terminal colours.
+"""Lay out blocks as lines of text of any width, for the plain text and for the coloured terminal.
 
 Bad parameters
   name                                       where   pattern  ranks
@@ -25,7 +25,7 @@ def plain_text(blocks: Sequence[Block], width: int = WIDTH) -> str:
 
     Args:
         blocks: the sections, in order.
-        width: columns of a line; only a single word that is longer goes beyond.
+        width: columns of a line; only a word that is longer than this exceeds it.
     """
     return "\n".join(_text(block, width) for block in blocks)
 
@@ -35,7 +35,7 @@ def body_lines(block: Block, width: int, glyphs: Glyphs) -> Iterator[Line]:
 
     Args:
         block: one section.
-        width: columns of a line; only a single word that is longer goes beyond.
+        width: columns of a line; only a word that is longer than this exceeds it.
         glyphs: characters that bars and trees are drawn with.
     """
     # Characters that would steer the terminal are spelled out.

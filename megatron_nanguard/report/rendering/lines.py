@@ -1,4 +1,4 @@
-"""Lines made of spans, each with a tone, and how text is folded into them."""
+"""Make lines of spans, each with a tone, and fold text into such lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
     Attributes:
         text: its text, without a line break.
-        tone: its tone.
+        tone: how grave it is.
     """
 
     text: str
@@ -54,7 +54,7 @@ UNICODE: Final = Glyphs("\u2587", "\u251c\u2500 ", "\u2514\u2500 ", "\u2502  ")
 
 
 def text_of(line: Line) -> str:
-    """The text of a line."""
+    """Join the texts of the spans of a line."""
     return "".join(span.text for span in line).rstrip()
 
 

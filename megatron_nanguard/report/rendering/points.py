@@ -1,4 +1,4 @@
-"""Lists and trees: points below points, with indents or with guides.
+"""Lay out points as a list with indents, or as a tree with guides.
 
 1. faulty operator (likely, 0.62)        rank 5, backward
    + finite values in, NaN out           |- rank 4 by TP all-reduce
@@ -49,7 +49,7 @@ def _branch(point: Point, width: int, glyphs: Glyphs, first: str, then: str) -> 
 
 
 def _cut_after(line: str, letters: int) -> int:
-    """The index in a line after so many letters, not counting blanks."""
+    """Return the index just behind the given number of characters that are no blanks."""
     for place, letter in enumerate(line):
         if letters <= 0:
             return place

@@ -1,4 +1,4 @@
-"""Tables: columns are aligned and the last one is folded; in a narrow window the cells of a row go below each other.
+"""Lay out tables: align the columns and fold the last one; in a narrow window put the cells of a row below each other.
 
 parameter                               norm  ranks        decoder.layers.3.mlp.linear_fc1.weight
 decoder.layers.3.mlp.linear_fc1.weight  nan   4, 5    or     norm nan  ranks 4, 5
@@ -51,7 +51,7 @@ def _aligned(
 
 
 def _stacked(columns: Sequence[str], row: tuple[str, ...], width: int) -> Iterator[Line]:
-    """Lay out one row below each other: the first cell on a line of its own, then the others with their heads."""
+    """Lay out the cells of one row on lines of their own: the first cell alone, then the others with their heads."""
     if row[0]:
         yield from paragraph(row[0], width)
     named = [f"{head} {cell}" for head, cell in zip(columns[1:], row[1:], strict=True) if cell]

@@ -1,4 +1,4 @@
-"""Blocks on a terminal: the layout of the plain text with colours and frames, as wide as the window."""
+"""Print blocks on a terminal: the layout of the plain text, with colours and frames, as wide as the window."""
 
 from __future__ import annotations
 

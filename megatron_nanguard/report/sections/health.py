@@ -74,7 +74,7 @@ def _notes(incident: Incident) -> Iterator[str]:
 
 
 def _states(health: DeviceHealth) -> str:
-    """The states of a device, and its counters above zero, which include errors from before the run."""
+    """Write the states of a device, and its counters above zero, which include errors from before the run."""
     readings = [reading for reading in health.readings if reading.part == "device"]
     states = [f"{name} {state}" for reading in readings for name, state in reading.states.items()]
     counters = [f"{name} {count}" for reading in readings for name, count in reading.counters.items() if count]

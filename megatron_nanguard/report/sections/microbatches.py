@@ -35,7 +35,7 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def _indices(incident: Incident) -> set[int]:
-    """The indices of all micro-batches that the incident mentions."""
+    """Collect the indices of all micro-batches that the incident mentions."""
     spots = (*incident.changed_after_fetch, *incident.zero_tokens)
     origins = {origin.microbatch for origin in incident.origin if origin.microbatch is not None}
     return {losses.index for losses in incident.losses} | {spot.microbatch for spot in spots} | origins

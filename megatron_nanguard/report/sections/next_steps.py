@@ -32,19 +32,19 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def reproduction(opened: OpenedIncident) -> str:
-    """The command that runs the suspect call alone; empty where the call was not saved."""
+    """Return the command that runs the suspect call alone; empty where the call was not saved."""
     bundle = opened.absolute_directory / BUNDLE_NAME
     return f"python {bundle / 'repro.py'}" if is_runnable(bundle) else ""
 
 
 def useful_reproduction(opened: OpenedIncident) -> str:
-    """The same command; empty where it proves nothing, since a call with NaN or Inf in its inputs is bad everywhere."""
+    """Return `reproduction`, but empty where an input has NaN or Inf, since the call is then bad on any device."""
     calls = opened.incident.arbitrations
     return "" if calls and calls[0].inputs_bad else reproduction(opened)
 
 
 def screening(opened: OpenedIncident) -> str:
-    """The command that tests devices and links in the layout of the job; empty where no leading cause is in them."""
+    """Return the command that tests devices and links; empty where they are no leading cause of the incident."""
     incident = opened.incident
     if not any(family_of(cause.cause) in (Family.HARDWARE, Family.TRANSPORT) for cause in _leading(incident)):
         return ""
@@ -56,17 +56,17 @@ def screening(opened: OpenedIncident) -> str:
 
 
 def is_running(incident: Incident) -> bool:
-    """Whether the job went on after the incident, as far as is known, and still holds its devices."""
+    """Whether the job went on after the incident, so that it may still hold its devices."""
     return incident.policy.action in ("skip", "continue")
 
 
 def without_command(step: str) -> str:
-    """A step of the diagnosis without the command at its end, which the report shows on a line of its own."""
+    """Remove the command at the end of a step of the diagnosis; the report shows it on a line of its own."""
     return step.removesuffix(CONFIRM.format(look=""))
 
 
 def _steps(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
-    """What to do, and the command that does it where there is one."""
+    """Yield each step in words with its command; the command is empty where there is none."""
     reproduce, screen = reproduction(opened), screening(opened)
     proposed = list(dict.fromkeys(cause.next for cause in opened.incident.causes if cause.next))
     for step in proposed:
@@ -83,6 +83,6 @@ def _steps(opened: OpenedIncident) -> Iterator[tuple[str, str]]:
 
 
 def _leading(incident: Incident) -> tuple[RankedCause, ...]:
-    """The likeliest cause, or both candidates where the diagnosis is undecided."""
+    """Return the likeliest cause, or the two candidates where the diagnosis is undecided."""
     is_undecided = any(cause.cause == Cause.UNDECIDED for cause in incident.causes)
     return tuple(cause for cause in incident.causes if cause.cause != Cause.UNDECIDED)[: 2 if is_undecided else 1]

@@ -49,7 +49,7 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def scaled_words(loss_scale: float | None) -> tuple[str, ...]:
-    """A note that the norms contain the loss scale; empty where there is none, or where it is 1."""
+    """Return a note that the norms contain the loss scale; empty where there is no loss scale, or it is 1."""
     return (SCALED.format(scale=number(loss_scale)),) if loss_scale not in (None, 1.0) else ()
 
 

@@ -29,7 +29,7 @@ AUDIT_COLUMNS: Final = (phrase("what"), phrase("name"), phrase("seen"), phrase("
 
 
 def describe(opened: OpenedIncident) -> Block | None:
-    """Show the first three origins; where there are several, none depends on another."""
+    """Show the first three origins; several origins are independent of each other."""
     found = opened.incident.origin
     if not found:
         return None
@@ -92,7 +92,7 @@ def _what(origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def _is_forward_line(origin: Origin) -> bool:
-    """Whether the known line is that of the forward: a backward in C++ has no Python line of its own."""
+    """Whether the source line is in the forward, as it is for a backward in C++, which has no Python line."""
     return origin.phase == "backward" and not (origin.source_line or "").endswith(".backward")
 
 
@@ -112,7 +112,7 @@ def _tensors(origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str, what: tuple[Phrase, Phrase]) -> str:
-    """The name of a tensor; where it has none, what it is, with its number: "output 0"."""
+    """Return the name of a tensor; for a tensor without a name, its kind and number: "output 0"."""
     alone, numbered = what
     if name and not name.isdecimal():
         return name
@@ -120,7 +120,7 @@ def _name(name: str, what: tuple[Phrase, Phrase]) -> str:
 
 
 def _tensor(tensor: TensorFacts, what: tuple[Phrase, Phrase]) -> str:
-    """One tensor in one line: "grad of k, (4, 8) bfloat16: NaN, 3 NaN, 0 Inf, finite from -2 to 1.5, head 2"."""
+    """Write one tensor in one line: "grad of k, (4, 8) bfloat16: NaN, 3 NaN, 0 Inf, finite from -2 to 1.5, head 2"."""
     name = _name(tensor.name, what)
     if tensor.dtype == PLAIN_NUMBER:
         return phrase("{name}, a plain number: {pattern}", name=name, pattern=pattern_words(tensor.pattern))
@@ -142,7 +142,7 @@ def _facts(tensor: TensorFacts) -> Iterator[str]:
 
 
 def _span(tensor: TensorFacts) -> str:
-    """The range of the finite values: "from -2.8 to 0.5"."""
+    """Write the range of the finite values: "from -2.8 to 0.5"."""
     if tensor.lowest is not None and tensor.highest is not None:
         return phrase("from {lowest} to {highest}", lowest=number(tensor.lowest), highest=number(tensor.highest))
     return "" if tensor.absmax is None else phrase("up to {size} in magnitude", size=number(tensor.absmax))

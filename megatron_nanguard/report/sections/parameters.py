@@ -49,13 +49,13 @@ class ParameterRow:
 
     @property
     def _first(self) -> MergedParameter:
-        """The parameter where it was bad first."""
+        """The record from before the reduction; if there is none, the one from after it."""
         first = self.before or self.after
         assert first is not None
         return first
 
     def cells(self) -> tuple[str, ...]:
-        """All cells but the name; the counts are those after the reduction where the ones before it are not known."""
+        """Return all cells but the name; counts unknown before the reduction are taken from after it."""
         counts = next((one for one in (self.before, self.after) if one and one.nan_count is not None), self._first)
         return (
             _ranks(self.before),
@@ -83,7 +83,7 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def full_table(incident: Incident) -> Block | None:
-    """Every bad parameter that the incident lists, a row each under its full name; None where none is bad."""
+    """List every bad parameter of the incident in a row of its own, by its full name; None where none is bad."""
     everything = _bad_parameters(incident)
     if not everything:
         return None
@@ -96,7 +96,7 @@ def full_table(incident: Incident) -> Block | None:
 
 
 def _bad_parameters(incident: Incident) -> list[ParameterRow]:
-    """Every parameter that the incident lists, once, in the order of the backward pass."""
+    """Return every parameter that the incident lists, once, in the order of the backward pass."""
     before = {one.name: one for one in incident.parameters if one.where == "local"}
     after = {one.name: one for one in incident.parameters if one.where == "reduced"}
     listed = [ParameterRow(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
@@ -119,7 +119,7 @@ def _notes(incident: Incident, everything: Sequence[ParameterRow]) -> Iterator[s
 
 
 def _rows(parameters: Sequence[ParameterRow]) -> Iterator[tuple[str, ...]]:
-    """Rows of parameters below a row that names their layer."""
+    """Yield the rows of the parameters, below a row that names their layer."""
     previous = None
     for parameter in parameters:
         layer = layer_of(parameter.name)
@@ -134,7 +134,7 @@ def _ranks(parameter: MergedParameter | None) -> str:
 
 
 def _values(parameter: MergedParameter) -> str:
-    """The kind of bad values, or the norm where only the norm was bad and every element is finite."""
+    """Write the kind of bad values, or the norm where only the norm was bad and every element is finite."""
     words = pattern_words(parameter.pattern)
     if parameter.pattern != "finite":
         return words
@@ -142,7 +142,7 @@ def _values(parameter: MergedParameter) -> str:
 
 
 def _by_layer(parameters: Sequence[ParameterRow]) -> str:
-    """Layers with the number of their parameters: "decoder.layers.1 (12), embedding (2)"."""
+    """Write the layers with the number of their parameters: "decoder.layers.1 (12), embedding (2)"."""
     layers = Counter(layer_of(parameter.name) for parameter in parameters)
     named = [f"{layer} ({times})" for layer, times in list(layers.items())[:SHOWN_LAYERS]]
     more = len(layers) - SHOWN_LAYERS

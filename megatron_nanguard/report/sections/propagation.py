@@ -72,12 +72,12 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def transfers_of(incident: Incident) -> list[BadTransfer]:
-    """The transfers that made ranks bad; ranks of the same communication, sources and first use share one."""
+    """List the transfers that made ranks bad; ranks with the same communication, sources and first use share one."""
     return _transfers(incident.infected)
 
 
 def later_transfers_of(incident: Incident) -> list[BadTransfer]:
-    """The transfers that made more gradients bad on ranks that were bad already."""
+    """List the transfers that made more gradients bad on ranks that were bad already."""
     return _transfers(incident.also_infected)
 
 
@@ -100,11 +100,11 @@ def build_trees(
 ) -> tuple[dict[Parent, list[BadTransfer]], list[BadTransfer]]:
     """Arrange transfers in trees below the origins.
 
-    A transfer gets a single parent, so that transfers in a circle end.
+    A transfer gets a single parent, so that a circle of transfers does not repeat for ever.
 
     Args:
         origins: the roots, in order.
-        transfers: to be arranged.
+        transfers: the transfers to arrange.
     Returns:
         The transfers below each parent, and those that no origin leads to.
     """

@@ -49,7 +49,7 @@ Cells = Mapping[tuple[int, Column], Cell]
 
 
 def describe(opened: OpenedIncident) -> Block:
-    """Show the layout as a grid, the three sets of ranks in words, and which rank infected which."""
+    """Show the layout as a grid, list the three sets of ranks, and say which rank infected which."""
     incident = opened.incident
     ranks = incident.ranks
     rows = [
@@ -71,11 +71,11 @@ def describe(opened: OpenedIncident) -> Block:
 
 
 def parallel_grid(rows: Sequence[RankRow], sizes: ParallelSizes) -> Grid | None:
-    """Draw the ranks in their parallel layout; None for a single rank.
+    """Arrange the ranks in a grid of their parallel layout; None for a single rank.
 
     Args:
         rows: one per rank.
-        sizes: of the parallel axes.
+        sizes: the parallel layout.
     """
     if len(rows) < 2:
         return None
@@ -105,17 +105,17 @@ def parallel_grid(rows: Sequence[RankRow], sizes: ParallelSizes) -> Grid | None:
 
 
 def _without_step(incident: Incident) -> str:
-    """The summary without the step, which the verdict names."""
+    """Return the summary without its "Step N", since the verdict names the step."""
     return opening(incident.summary.removeprefix(f"Step {incident.step}: "))
 
 
 def _infected_groups(incident: Incident) -> Sequence[RankGroup]:
-    """The groups that became bad by the reduction; all failing groups where no rank was bad before it."""
+    """Return the groups that became bad by the reduction; all failing groups where no rank was bad before it."""
     return incident.infected_groups or (() if incident.ranks.bad_before else incident.groups)
 
 
 def _words(ranks: Sequence[int], groups: Sequence[RankGroup]) -> str:
-    """A set of ranks and what it is in the layout: "0, 1, 4, 5: data-parallel replica 0"."""
+    """Write a set of ranks and what it is in the layout: "0, 1, 4, 5: data-parallel replica 0"."""
     words = joined(ALONGSIDE, (group.words for group in groups))
     if not ranks or not words:
         return rank_list(ranks)
@@ -126,7 +126,7 @@ def _words(ranks: Sequence[int], groups: Sequence[RankGroup]) -> str:
 
 
 def _paths(incident: Incident) -> tuple[str, ...]:
-    """One line per communication and source, with all ranks that it infected."""
+    """Write one line per communication and source, with all ranks that it infected."""
     paths: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
     for infected in incident.infected:
         paths.setdefault((infected.by, infected.group, infected.from_ranks), []).append(infected.rank)
@@ -143,7 +143,7 @@ def _path(by: str, group: str, sources: Sequence[int], ranks: Sequence[int]) -> 
 
 
 def _cells(rows: Sequence[RankRow]) -> Cells:
-    """The marks of each cell in the order of the tensor-parallel ranks, numbered where there are few."""
+    """Make the marks of each cell in the order of the tensor-parallel ranks, with rank numbers in a small run."""
     cells: dict[tuple[int, Column], list[RankRow]] = defaultdict(list)
     for row in rows:
         place = row.coordinates
@@ -160,7 +160,7 @@ def _cells(rows: Sequence[RankRow]) -> Cells:
 
 
 def _equal_groups(keys: Iterable[Key], content: Callable[[Key], Hashable]) -> list[list[Key]]:
-    """Group keys of equal content, in the order of the first key of each group."""
+    """Put keys with equal content into one group; the groups are in the order of their first keys."""
     groups: dict[Hashable, list[Key]] = defaultdict(list)
     for key in keys:
         groups[content(key)].append(key)

@@ -84,7 +84,7 @@ def _device(device: DeviceCount) -> str:
 
 
 def _layout(sizes: ParallelSizes) -> str:
-    """The parallel axes of more than one rank: "8 ranks: TP2 PP2 VPP2 DP2"."""
+    """Write the parallel axes of more than one rank: "8 ranks: TP2 PP2 VPP2 DP2"."""
     axes = {"TP": sizes.tp, "CP": sizes.cp, "EP": sizes.ep, "PP": sizes.pp, "VPP": sizes.vpp, "DP": sizes.dp}
     named = " ".join(f"{axis}{size}" for axis, size in axes.items() if size > 1)
     world = counted(sizes.world, "rank")

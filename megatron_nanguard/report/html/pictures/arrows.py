@@ -1,4 +1,4 @@
-"""The arrows of the propagation graph: in right angles, so that none crosses the words of a node.
+"""Draw the arrows of the propagation graph with right angles, so that no arrow crosses the words of a node.
 
 The arrow that first made a node bad leaves its source to the right, goes down, and then right to the node. Words are
 right of the downward lines and above the lines to the right. An arrow to a node that was bad already goes around the
@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
 
 def words_shift(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:
-    """How far right of its nodes the words of a column begin, by the x of the column."""
+    """Map the x of each column to the distance in pixels between its nodes and their words."""
     down = _downward(edges, positions)
     shifts = {position.x: 9 for position in positions}
     for source, x in down.items():
@@ -40,7 +40,7 @@ def words_shift(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> di
 
 
 def room_for_later(edges: Sequence[GraphEdge]) -> int:
-    """Pixels on the right side for the arrows that go around."""
+    """Return how many pixels the arrows need that go around the right side of the picture."""
     return PITCH_PIXELS * sum(not edge.is_first for edge in edges)
 
 
@@ -65,7 +65,7 @@ def arrows(edges: Sequence[GraphEdge], positions: Sequence[Position], right: int
 
 
 def _downward(edges: Sequence[GraphEdge], positions: Sequence[Position]) -> dict[int, int]:
-    """The x of the downward line of each source; the lines of one column are side by side."""
+    """Map each source node to the x of its downward line; the lines of one column are side by side."""
     columns: dict[int, list[int]] = defaultdict(list)
     for source in sorted({edge.source for edge in edges if edge.is_first}):
         columns[positions[source].x].append(source)

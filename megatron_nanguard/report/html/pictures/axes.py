@@ -20,7 +20,7 @@ MAX_DECADES: Final = 6
 
 
 def layers_in_order(rows: Sequence[RankRow]) -> tuple[str, ...]:
-    """All layers that a rank has a norm of, from the embedding to the output layer."""
+    """List all layers that a rank has a norm of, from the embedding to the output layer."""
     seen = dict.fromkeys(layer for row in rows for layer in row.norm_by_layer)
     return tuple(sorted(seen, key=depth_of))
 
@@ -43,13 +43,13 @@ def brief(words: str) -> str:
 
 
 def log_ticks(lowest: float, highest: float) -> list[float]:
-    """Ticks of a log scale: powers of ten, and 2 and 5 times each on a short scale.
+    """Choose the ticks of a log scale: powers of ten; on a short scale also 2 and 5 times each.
 
     Args:
         lowest: smallest value that is drawn, above zero.
         highest: largest value that is drawn.
     Returns:
-        Ticks within the scale; both of its ends where fewer than two of them are.
+        The ticks inside the scale; if there are fewer than two, both ends of the scale.
     """
     first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
     digits = (1, 2, 5) if last - first <= SUBDIVIDED_DECADES else (1,)

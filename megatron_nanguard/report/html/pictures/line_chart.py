@@ -27,7 +27,7 @@ class Series:
     """The line of one replica.
 
     Attributes:
-        name: such as "dp 0".
+        name: name of the replica, such as "dp 0".
         values: one per position on the x axis; None where the value is unknown.
         was_bad: whether the replica was bad before the reduction; its line is thicker, and always drawn.
     """
@@ -43,10 +43,10 @@ class Series:
 
 
 def traces(series: Sequence[Series]) -> tuple[PlotlyDict, ...]:
-    """Draw the lines; of many, only those that were bad or are not finite, and the range of the others.
+    """Draw one line per series; if there are many, only the bad and non-finite ones, and the range of the others.
 
     Args:
-        series: all over the same positions.
+        series: the lines, all with the same positions on the x axis.
     """
     drawn = (
         series
@@ -128,7 +128,7 @@ def _others(number: int, bad: int) -> str:
 
 
 def _range(series: Sequence[Series]) -> tuple[PlotlyDict, ...]:
-    """The traces of the range of the finite values, position by position."""
+    """Make the traces that shade the range of the finite values at each position."""
     columns = zip(*(one.values for one in series), strict=True)
     finite = [[value for value in column if value is not None and math.isfinite(value)] for column in columns]
     lowest, highest = ([edge(column, default=None) for column in finite] for edge in (min, max))

@@ -30,7 +30,7 @@ BANDS: Final = [[edge / len(COLOURS), colour] for index, colour in enumerate(COL
 
 
 def heat_map(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: float | None) -> Figure | None:
-    """Draw the norms; None where no rank recorded them.
+    """Draw the gradient norms of all layers; None where no rank recorded them.
 
     Args:
         rows: one per rank.
@@ -69,7 +69,7 @@ def _caption(matrix: NormMatrix) -> Iterator[str]:
 
 
 def _finite(matrix: NormMatrix) -> PlotlyDict:
-    """The trace of the finite norms, by their logarithm."""
+    """Make the trace that shows the logarithm of the finite norms."""
     values = [[_logarithm(cell) for cell in row.cells] for row in matrix.rows]
     return {
         **_cells(matrix),
@@ -80,7 +80,7 @@ def _finite(matrix: NormMatrix) -> PlotlyDict:
 
 
 def _special(matrix: NormMatrix, *, is_worded: bool) -> PlotlyDict:
-    """The trace of NaN, Inf and zero, in colours of their own."""
+    """Make the trace that shows NaN, Inf and zero, each in its own colour."""
     words = [[_word(cell) for cell in row.cells] for row in matrix.rows]
     return {
         **_cells(matrix),
@@ -96,7 +96,7 @@ def _special(matrix: NormMatrix, *, is_worded: bool) -> PlotlyDict:
 
 
 def _cells(matrix: NormMatrix) -> PlotlyDict:
-    """What both traces share."""
+    """Make the plotly settings that both traces share."""
     return {
         "type": "heatmap",
         "x": list(range(len(matrix.layers))),
@@ -129,7 +129,7 @@ def _layout(matrix: NormMatrix) -> PlotlyDict:
 
 
 def _ticks(values: Sequence[Sequence[float | None]]) -> PlotlyDict:
-    """The ticks of the colour bar."""
+    """Make the ticks of the colour bar."""
     known = [value for line in values for value in line if value is not None]
     if not known:
         return {}

@@ -36,7 +36,7 @@ class NormRow:
     """One pipeline, or one replica where its tensor-parallel ranks are folded into a row.
 
     Attributes:
-        name: such as "dp 0, tp 1".
+        name: name of the pipeline, such as "dp 0, tp 1".
         cells: one per layer; None where no norm is known.
     """
 
@@ -64,7 +64,7 @@ class NormMatrix:
 
 
 def badness(norm: float) -> tuple[int, float]:
-    """A sort key for norms: NaN above Inf, and Inf above every number."""
+    """Return a key that sorts norms: NaN above Inf, and Inf above every number."""
     if math.isnan(norm):
         return 2, 0.0
     return (1, 0.0) if math.isinf(norm) else (0, norm)

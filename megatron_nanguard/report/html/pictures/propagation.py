@@ -80,7 +80,7 @@ def propagation_figure(incident: Incident, translate: Translate = str) -> Figure
 
 
 def _positions(drawn: PropagationGraph, all_words: Sequence[str]) -> Iterator[Position]:
-    """Where the nodes are drawn, each with room for its words."""
+    """Yield the position of each node, with room for its words."""
     last = max((node.column for node in drawn.nodes), default=0)
     narrowest, widest = COLUMN_PIXELS
     pixels = max(narrowest, min(widest, (PICTURE_PIXELS - WORDS_PIXELS) // max(1, last)))
@@ -135,7 +135,7 @@ def _layout(drawn: PropagationGraph, positions: Sequence[Position], all_words: S
 
 
 def _columns(drawn: PropagationGraph, places: Sequence[int]) -> PlotlyDict:
-    """The axis, which names the columns."""
+    """Make the x axis, whose ticks name the columns."""
     first = BEGAN if any(node.state == "origin" for node in drawn.nodes) else BAD_ALREADY
     later = [phrase("after {messages}", messages=counted(column, "message")) for column in range(1, len(places))]
     return {
@@ -148,7 +148,7 @@ def _columns(drawn: PropagationGraph, places: Sequence[int]) -> PlotlyDict:
 
 
 def _annotation(words: str, position: Position, shift: int) -> PlotlyDict:
-    """The words of a node, right of it and above it."""
+    """Make the plotly annotation with the words of a node, `shift` pixels to its right and just above it."""
     place = {"xanchor": "left", "yanchor": "bottom", "align": "left", "xshift": shift, "yshift": 4}
     return {**_text(words, "ink"), **place, "x": position.x, "y": position.y}
 
@@ -159,7 +159,7 @@ def _text(words: str, colour: str) -> PlotlyDict:
 
 
 def _node_words(drawn: PropagationGraph, translate: Translate) -> list[str]:
-    """The words of each node: the communication, where the bad values were used first, and later communications."""
+    """Write the words of each node: its communication, the first use of the bad values, and later communications."""
     all_words = [
         (_origin_words if node.state == "origin" else _infected_words)(node, translate) for node in drawn.nodes
     ]
@@ -178,7 +178,7 @@ def _infected_words(node: GraphNode, translate: Translate) -> str:
 
 
 def _origin_words(node: GraphNode, translate: Translate) -> str:
-    """The origin, and the operators from there to a gradient on its rank, without the middle of a long list."""
+    """Name the origin and the operators from there to a gradient on its rank; leave out the middle of a long list."""
     words = wrap(brief(translate(node.words)), ORIGIN_CHARACTERS)
     if not node.steps:
         return words

@@ -77,7 +77,7 @@ class PropagationGraph:
     """All nodes and edges.
 
     Attributes:
-        nodes: from top to bottom.
+        nodes: the nodes from top to bottom.
         edges: the communications between them.
         left_out: number of transfers that the graph leaves out.
     """
@@ -118,7 +118,7 @@ def _add(
     transfers: Sequence[BadTransfer],
     incident: Incident,
 ) -> None:
-    """Add nodes for transfers from the last node, and for all transfers that follow them."""
+    """Append a node for each transfer from the last node, and for all transfers that follow them."""
     source = len(nodes) - 1
     for transfer in transfers:
         is_bad = set(transfer.ranks) <= set(incident.ranks.bad_before)
@@ -138,14 +138,14 @@ def _in_order(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
 
 
 def _first_edges(nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
-    """The communications that made each node bad."""
+    """Yield the communication that made each node bad."""
     for target, node in enumerate(nodes):
         if node.transfer is not None and node.source is not None:
             yield GraphEdge(node.source, target, node.transfer, is_first=True)
 
 
 def _later_edges(incident: Incident, nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
-    """The communications to ranks that were bad already."""
+    """Yield the communications to ranks that were bad already."""
     node_of = {rank: number for number, node in enumerate(nodes) for rank in node.ranks}
     for transfer in later_transfers_of(incident)[:SHOWN_TRANSFERS]:
         source = next((node_of[rank] for rank in transfer.sources if rank in node_of), None)

@@ -1,4 +1,4 @@
-"""The ranks of the page in their parallel layout: replicas down, pipeline stages across, tensor-parallel ranks beside.
+"""Arrange the ranks in a grid: a row per replica, a column per pipeline stage, tensor-parallel ranks side by side.
 
 Up to a thousand ranks have a cell each. In a larger run a cell is a pipeline stage of a replica, and equal neighbouring
 replicas share a row; the page lists the ranks of a cell that is clicked.
@@ -62,7 +62,7 @@ class GridCell:
         state: the worst state among them.
         symbol: the sign of that state.
         text: the rank where there is room for it; of several ranks, how many are in that state.
-        words: for screen readers and the tooltip.
+        words: description of the cell for screen readers and the tooltip.
     """
 
     ranks: str
@@ -77,7 +77,7 @@ class GridRow:
     """One replica, or several equal ones.
 
     Attributes:
-        name: such as "dp 0", or "dp 3-127".
+        name: name of the replicas, such as "dp 0", or "dp 3-127".
         stages: the cells of each pipeline stage.
     """
 
@@ -92,7 +92,7 @@ class RankGrid:
     Attributes:
         how: a sentence on how to read it.
         stages: names of the columns; empty where there is one pipeline stage.
-        rows: from the first replica to the last.
+        rows: the rows from the first replica to the last.
         legend: the states that occur.
         notes: what the grid leaves out.
         is_wide: whether it needs the whole width of the page.
@@ -107,7 +107,7 @@ class RankGrid:
 
 
 def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> RankGrid:
-    """Arrange the ranks.
+    """Arrange the ranks in the rows and columns of a grid.
 
     Args:
         table: one row per rank.
@@ -166,7 +166,7 @@ def _single(replicas: Replicas, columns: Sequence[int], *, is_numbered: bool) ->
 
 
 def _folded(replicas: Replicas, columns: Sequence[int]) -> Iterator[GridRow]:
-    """Rows of a large run: equal neighbouring replicas share one, a replica with an origin has its own."""
+    """Make the rows of a large run: equal neighbouring replicas share a row, a replica with an origin has its own."""
     group: list[int] = []
     group_counts: object = None
     for replica, stages in sorted(replicas.items()):
@@ -191,7 +191,7 @@ def _tones(row: GridRow) -> Iterator[Tone]:
 
 
 def _counts(rows: Sequence[RankRow]) -> dict[RankState, int]:
-    """The number of ranks in each state that occurs, the worst state first."""
+    """Count the ranks in each state that occurs, the worst state first."""
     counts = Counter(row.state for row in rows)
     return {state: counts[state] for state in RankState if counts[state]}
 

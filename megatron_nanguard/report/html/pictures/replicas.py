@@ -34,7 +34,7 @@ def compare_norms(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: flo
 
     Args:
         rows: one per rank.
-        sizes: of the parallel axes.
+        sizes: the parallel layout.
         loss_scale: factor on the loss, and so on every norm; None where there is none.
     Returns:
         The chart; None where fewer than two replicas recorded norms.
@@ -106,7 +106,7 @@ def _loss_caption(series: Sequence[line_chart.Series], indices: Sequence[int]) -
 
 
 def _worst_rank(rows: Sequence[RankRow]) -> RankRow:
-    """The rank whose place in the model is compared: the origin, else the first rank in the worst state."""
+    """Choose the rank whose place in the model is compared: the origin, else the first rank in the worst state."""
     order = list(RankState)
     return min(rows, key=lambda row: (order.index(row.state), row.rank))
 

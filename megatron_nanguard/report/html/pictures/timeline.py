@@ -47,7 +47,7 @@ class MarkStyle(NamedTuple):
     Attributes:
         symbol: a symbol of plotly.
         colour: the name of a colour of the page.
-        size: in pixels.
+        size: size of the mark in pixels.
     """
 
     symbol: str
@@ -65,7 +65,7 @@ MARK_STYLES: Final = {
 
 @dataclass(frozen=True)
 class TimelineMark:
-    """Something that happened in a slot.
+    """Something that happened in one micro-batch and phase.
 
     Attributes:
         kind: key of `MARK_STYLES`.
@@ -133,7 +133,7 @@ def _marks(incident: Incident) -> dict[Slot, list[TimelineMark]]:
 
 
 def _arrivals(incident: Incident) -> dict[tuple[Slot, str], list[int]]:
-    """The ranks that used bad values first in a slot, by slot and state of the ranks."""
+    """Map each slot (micro-batch and phase) and state to the ranks that first used bad values there."""
     arrivals: dict[tuple[Slot, str], list[int]] = defaultdict(list)
     for infected in incident.infected:
         found = WHEN.match(infected.first_used or "")
