@@ -52,7 +52,9 @@ def test_files_of_ranks_are_read_in_order_and_nothing_else_is(tmp_path: Path) ->
         (postmortem(7, coordinates=replace(place(7), dp=9)), "key coordinates.dp is 9, expected 0 to 1"),
     ],
 )
-def test_a_file_that_does_not_belong_is_left_out_and_named(tmp_path: Path, record: Postmortem, complaint: str) -> None:
+def test_a_file_of_another_incident_or_out_of_range_is_left_out(
+    tmp_path: Path, record: Postmortem, complaint: str
+) -> None:
     write(tmp_path, postmortem(0), record)
 
     files = RankFiles(tmp_path)

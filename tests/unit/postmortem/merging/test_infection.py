@@ -32,7 +32,7 @@ def test_the_other_end_of_the_pipeline_is_infected_by_tied_embeddings() -> None:
     )
 
 
-def test_a_rank_without_a_shared_group_has_no_known_infection() -> None:
+def test_a_rank_without_a_shared_group_has_no_known_source_of_infection() -> None:
     assert one(bad=0, infected=7) == Infected(7, "not known", "", ())
 
 

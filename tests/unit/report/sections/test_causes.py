@@ -39,7 +39,7 @@ def test_a_cause_is_shown_with_the_evidence_for_and_against_it() -> None:
     )
 
 
-def test_the_first_three_are_shown_in_full() -> None:
+def test_the_first_three_causes_are_shown_in_full() -> None:
     block = described(causes.describe, opened_incident(causes=(*MANY, replace(MANY[0], cause="hardware_transient"))))
 
     assert [point.text for point in block.points] == [

@@ -133,7 +133,7 @@ def test_an_undecided_verdict_shows_no_confidence() -> None:
     )
 
 
-def test_the_runner_up_is_named_and_two_candidates_where_it_is_undecided() -> None:
+def test_the_second_cause_is_named_and_an_undecided_verdict_names_two() -> None:
     operator = RankedCause("operator", 0.4, (), (), (), "")
     undecided = RankedCause("undecided", 0.7, (), (), (), "")
 
