@@ -38,7 +38,14 @@ INTERESTING = re.compile(r"\[nanguard\]|iteration +\d+/|failed first|Error|^\[cp
 
 
 @click.command("demo")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("nanguard-demo"), show_default=True)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path("nanguard-demo"),
+    show_default=True,
+    help="Directory for the files of the demo.",
+)
 def command(directory: Path) -> int:
     """Train a tiny GPT on 8 CPU ranks (TP2 PP2 DP2), plant a NaN in the backward pass of rank 5 and catch it.
 
