@@ -20,9 +20,9 @@ from megatron_nanguard.arbitration.references import reference_file
 from megatron_nanguard.arbitration.repro import find_operator
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.bundle import SavedCall, SavedTensor
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.suspect.bundle import SavedCall, SavedTensor
 from megatron_nanguard.tensor_names import dtype_name
 
 MAX_CALL_BYTES: Final = 4 << 20

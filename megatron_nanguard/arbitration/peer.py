@@ -21,9 +21,9 @@ from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.repetition import CANNOT_RUN, run_once, whole
 from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.arbitration import BAD, FINITE, PeerAnswer
 from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.suspect.arbitration import BAD, FINITE, PeerAnswer
 
 ANSWER_NAME: Final = "answer.json"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from megatron_nanguard.capture.tensor_file import can_hold
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.records.capture import CapturedItem, CapturedIterator, Leaf, LeafKind
+from megatron_nanguard.records.step.capture import CapturedItem, CapturedIterator, Leaf, LeafKind
 from megatron_nanguard.tensor_names import dtype_name
 
 _SCALARS: dict[type, LeafKind] = {bool: "bool", int: "int", float: "float"}

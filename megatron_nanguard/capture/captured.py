@@ -12,9 +12,9 @@ from torch import Tensor
 
 from megatron_nanguard.capture.tensor_file import file_bytes
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.capture import TENSORS_SUFFIX, CaptureFile, file_name
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.step.capture import TENSORS_SUFFIX, CaptureFile, file_name
 
 UNREADABLE = (OSError, SafetensorError, ValueError)
 """Errors of safetensors for a file that is missing or damaged."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.capture import CapturedRandom
+from megatron_nanguard.records.step.capture import CapturedRandom
 from megatron_nanguard.sentinel import RngStates
 
 PYTHON, NUMPY, TORCH, DEVICE, TRACKER = (

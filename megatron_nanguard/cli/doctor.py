@@ -13,7 +13,7 @@ import click
 
 from megatron_nanguard.cli import say
 from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
-from megatron_nanguard.records.doctor import PatchPointState, SourceState
+from megatron_nanguard.records.machine.doctor import PatchPointState, SourceState
 from megatron_nanguard.version import __version__
 
 

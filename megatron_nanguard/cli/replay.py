@@ -9,8 +9,8 @@ import click
 from megatron_nanguard.cli import say
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.postmortem.bundles import find_bundle
-from megatron_nanguard.records.arbitration import BAD, FINITE, DeviceOutcome
-from megatron_nanguard.records.bundle import SavedCall, SavedOutput
+from megatron_nanguard.records.suspect.arbitration import BAD, FINITE, DeviceOutcome
+from megatron_nanguard.records.suspect.bundle import SavedCall, SavedOutput
 
 
 @click.command("replay")

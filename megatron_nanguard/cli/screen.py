@@ -15,7 +15,7 @@ from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.json.conversion import to_json
 
 if TYPE_CHECKING:
-    from megatron_nanguard.records.screening import Screening
+    from megatron_nanguard.records.machine.screening import Screening
 
 SIZE = click.IntRange(min=1)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.device.protocol import Identity
-from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+from megatron_nanguard.records.machine.device import DeviceFacts, OverflowMode
 
 _GENERATOR = torch._C.default_generator
 """The generator that `nanguard cpu-run` leaves to the device; there ``torch.default_generator`` and

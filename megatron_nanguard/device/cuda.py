@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.device.protocol import Identity
-from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+from megatron_nanguard.records.machine.device import DeviceFacts, OverflowMode
 
 
 class CudaDevice:

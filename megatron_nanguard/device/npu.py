@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from megatron_nanguard.device.protocol import Identity
-from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+from megatron_nanguard.records.machine.device import DeviceFacts, OverflowMode
 
 SATURATION_WARNING: Final = (
     "this Ascend card runs in saturation mode: an overflow becomes the largest number and NaN becomes 0, so every "

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from megatron_nanguard.records.device import DeviceFacts, OverflowMode
+from megatron_nanguard.records.machine.device import DeviceFacts, OverflowMode
 
 
 class Identity(NamedTuple):

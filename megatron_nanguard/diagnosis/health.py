@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import is_always_bad
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.health import DeviceHealth, HealthDifference, Severity
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, Severity
 from megatron_nanguard.records.phrase import Phrase, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 

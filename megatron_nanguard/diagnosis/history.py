@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.causes import Family, family_of
-from megatron_nanguard.records.device import RankDevice
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.machine.device import RankDevice
 from megatron_nanguard.records.phrase import LISTED, TOGETHER, Phrase, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron_nanguard.diagnosis.origin_facts import base_name, nan_argument
-from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.records.suspect.arbitration import Arbitration
 
 
 def name_call(call: Arbitration) -> str:

@@ -17,7 +17,7 @@ from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.model_chunks import head_width
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.parameter_map import ParameterMap
-from megatron_nanguard.records.drill import DrillFile, DrillOutcome
+from megatron_nanguard.records.run.drill import DrillFile, DrillOutcome
 
 PHASES: Final[Mapping[Phase, Callable[[Trigger, DrilledModel], PlantedDrill]]] = {
     Phase.FORWARD: ForwardDrill,

@@ -14,7 +14,7 @@ from megatron_nanguard.drill.spec import Drill, Phase
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.parameter_map import ParameterMap
-from megatron_nanguard.records.parameters import ParameterEntry
+from megatron_nanguard.records.run.parameters import ParameterEntry
 
 
 @dataclass(frozen=True)

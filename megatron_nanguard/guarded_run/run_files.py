@@ -14,9 +14,9 @@ from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.parameters.parameter_map import ParameterMap, map_file
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.drill import DrillFile, DrillPlan
-from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, FINGERPRINT_NAME, Fingerprint, HostChange
-from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.run.drill import DrillFile, DrillPlan
+from megatron_nanguard.records.run.fingerprint import ENVIRONMENT_ALLOW_LIST, FINGERPRINT_NAME, Fingerprint, HostChange
+from megatron_nanguard.records.run.status import Status
 from megatron_nanguard.settings import PREFIX, Settings, without_ours
 
 log = logging.getLogger("megatron_nanguard")

@@ -19,7 +19,7 @@ from megatron_nanguard.health.npu_text import (
     read_states,
 )
 from megatron_nanguard.health.polling import SourceAnswer
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 
 TOOL: Final = "npu-smi"
 SEARCH_PATH: Final = "/usr/local/bin:/usr/local/sbin"

@@ -11,8 +11,8 @@ from megatron_nanguard.health.host_machine import MEMORY_CONTROLLERS, memory_err
 from megatron_nanguard.health.kernel_log import KernelLog
 from megatron_nanguard.health.nvidia import count_gpus
 from megatron_nanguard.health.polling import Poll, SourceAnswer
-from megatron_nanguard.records.doctor import SourceState
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.doctor import SourceState
+from megatron_nanguard.records.machine.health import HealthReading
 
 
 class _Question(NamedTuple):

@@ -13,7 +13,7 @@ from megatron_nanguard.health.host_machine import HostMachine
 from megatron_nanguard.health.nvidia import Nvml
 from megatron_nanguard.health.polling import Poll, Source, SourceAnswer
 from megatron_nanguard.health.severity import WORST_FIRST, severity_of_counter, severity_of_state
-from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
+from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, HealthReading
 
 
 class HealthWatch:

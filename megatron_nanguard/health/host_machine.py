@@ -7,7 +7,7 @@ from typing import Final
 
 from megatron_nanguard.health.kernel_log import KernelLog
 from megatron_nanguard.health.polling import SourceAnswer
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 
 MEMORY_CONTROLLERS: Final = Path("/sys/devices/system/edac/mc")
 COUNT_FILES: Final = {"ue_count": "memory errors, uncorrectable", "ce_count": "memory errors, corrected"}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.health.severity import UNLIMITED
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 
 NOT_INSTALLED: Final = "nvidia-ml-py is not installed: pip install 'megatron_nanguard[nvidia]'"
 

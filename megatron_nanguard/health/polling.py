@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from megatron_nanguard.patching import Shield
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 
 POLL_SECONDS: Final = 10.0
 """Time limit of one source; NVML takes some hundredths of a second, npu-smi a few seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from megatron_nanguard.records.health import Severity
+from megatron_nanguard.records.machine.health import Severity
 
 WORST_FIRST: Final[tuple[Severity, ...]] = ("uncorrectable", "link", "corrected", "throttle", "info")
 

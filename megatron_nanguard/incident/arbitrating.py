@@ -13,9 +13,9 @@ from megatron_nanguard.arbitration.peer import answer, is_same_hardware, receive
 from megatron_nanguard.arbitration.repetition import arbitrate
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
-from megatron_nanguard.records.arbitration import NOT_TRIED, Arbitration
-from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.suspect.arbitration import NOT_TRIED, Arbitration
+from megatron_nanguard.records.suspect.bundle import SavedCall
 from megatron_nanguard.records.trace import OriginKind
 
 PEER_SECONDS = 20.0

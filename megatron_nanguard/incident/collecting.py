@@ -15,7 +15,7 @@ from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
-from megatron_nanguard.records.capture import CapturedBatch, CapturedCall, CaptureFile
+from megatron_nanguard.records.step.capture import CapturedBatch, CapturedCall, CaptureFile
 from megatron_nanguard.replay import RecordedCall
 from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.settings import SAVES_STEP

@@ -21,7 +21,7 @@ from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.replay import ReplaySummary
 from megatron_nanguard.records.trace import RankTrace
 
 

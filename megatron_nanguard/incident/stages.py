@@ -36,9 +36,9 @@ from megatron_nanguard.patching import Shield
 from megatron_nanguard.policy.deciding import decide
 from megatron_nanguard.policy.scaler import COUNTED_SKIP
 from megatron_nanguard.postmortem.run_directory import trace_name
-from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.records.replay import ReplaySummary, Trial
+from megatron_nanguard.records.step.replay import ReplaySummary, Trial
+from megatron_nanguard.records.suspect.arbitration import Arbitration
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX
 from megatron_nanguard.settings import SAVES_CALLS, SAVES_STEP

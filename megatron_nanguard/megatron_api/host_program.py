@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from megatron_nanguard.records.fingerprint import HostChange
+from megatron_nanguard.records.run.fingerprint import HostChange
 
 if TYPE_CHECKING:
     from megatron_nanguard.megatron_api.protocols import ModelChunk

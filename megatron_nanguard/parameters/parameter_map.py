@@ -14,7 +14,7 @@ from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.global_names import NamedParameter, name_parameters
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.parameters import ParameterEntry, ParameterMapFile
+from megatron_nanguard.records.run.parameters import ParameterEntry, ParameterMapFile
 from megatron_nanguard.tensor_names import dtype_name
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.patching.point import PatchPoint, PointState, Target, line_of
-from megatron_nanguard.records.doctor import PatchPointState
+from megatron_nanguard.records.machine.doctor import PatchPointState
 
 
 def point_states(

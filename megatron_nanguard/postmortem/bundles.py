@@ -12,10 +12,10 @@ from typing import Final
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.step.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
+from megatron_nanguard.records.suspect.bundle import SavedCall
 
 BUNDLE_NAME: Final = "bundle"
 CALL_NAME: Final = "call.json"

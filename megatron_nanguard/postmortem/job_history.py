@@ -12,9 +12,9 @@ from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.search import MERGED_NAME, incidents_in, step_and_number
-from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint
 
 NUM_EARLIER: Final = 16
 """How many earlier incidents are read, and how many earlier runs are looked at."""

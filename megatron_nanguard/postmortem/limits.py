@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.phrase import phrase, phrases_of
 from megatron_nanguard.records.postmortem import LocalGradients, Microbatch, Postmortem, ReducedState
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from megatron_nanguard.postmortem.range_checks import check_sizes
 from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.incident import Incident, Infected
+from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.postmortem import Microbatch, Postmortem
 
 

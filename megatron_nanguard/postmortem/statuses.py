@@ -8,7 +8,7 @@ from pathlib import Path
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.json.record_file import read_record
-from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.run.status import Status
 
 
 @dataclass(frozen=True)

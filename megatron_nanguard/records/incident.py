@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
-from megatron_nanguard.records.device import RankDevice
-from megatron_nanguard.records.health import DeviceHealth
+from megatron_nanguard.records.machine.device import RankDevice
+from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets, ScalerState
-from megatron_nanguard.records.replay import AuditFinding, ReplaySummary
+from megatron_nanguard.records.step.replay import AuditFinding, ReplaySummary
+from megatron_nanguard.records.suspect.arbitration import Arbitration
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 
 SUMMARY: Final = phrase("Step {step}: {what}")

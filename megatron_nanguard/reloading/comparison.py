@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megatron_nanguard.records.capture import CaptureFile
+from megatron_nanguard.records.step.capture import CaptureFile
 
 SHOWN = 24
 """At most so many parameters are listed."""

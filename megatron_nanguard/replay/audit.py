@@ -20,7 +20,7 @@ from megatron_nanguard.megatron_api.optimizer_state import OptimizerParameter, o
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.parameters.parameter_map import ParameterMap
-from megatron_nanguard.records.replay import AuditFinding, AuditKind
+from megatron_nanguard.records.step.replay import AuditFinding, AuditKind
 from megatron_nanguard.replay.data_iterators import Batch, vars_of
 from megatron_nanguard.tensor_names import named_tensors
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.rank_files import Track, untracked
 from megatron_nanguard.postmortem.rank_table import RankRow, rank_table
-from megatron_nanguard.records.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint
 
 
 @dataclass(frozen=True)

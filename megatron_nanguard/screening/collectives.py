@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatron_nanguard.records.screening import CollectiveCheck
+from megatron_nanguard.records.machine.screening import CollectiveCheck
 from megatron_nanguard.screening.known_data import integers
 from megatron_nanguard.screening.parallel_groups import Group
 from megatron_nanguard.screening.timed_operation import run_timed

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from megatron_nanguard.records.screening import Result, Transfer
+from megatron_nanguard.records.machine.screening import Result, Transfer
 from megatron_nanguard.screening.known_data import digest_of, random_bytes
 from megatron_nanguard.screening.parallel_groups import Link
 from megatron_nanguard.screening.timed_operation import TimedResult, run_timed

@@ -14,7 +14,7 @@ from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import leave_now
 from megatron_nanguard.device import training_device
 from megatron_nanguard.errors import NanguardError, SettingsError
-from megatron_nanguard.records.screening import RankScreening
+from megatron_nanguard.records.machine.screening import RankScreening
 from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.store_barrier import StoreBarrier
 from megatron_nanguard.screening.timed_operation import TimedResult, run_timed

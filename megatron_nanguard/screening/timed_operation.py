@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from megatron_nanguard.records.screening import Result
+from megatron_nanguard.records.machine.screening import Result
 
 PAUSE_SECONDS = 0.0005
 """Between two queries of an operation on an accelerator."""

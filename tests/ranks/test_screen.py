@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.records.json.record_file import read_record
-from megatron_nanguard.records.screening import Screening
+from megatron_nanguard.records.machine.screening import Screening
 from tests.import_server import Finished, Server
 
 pytestmark = pytest.mark.ranks

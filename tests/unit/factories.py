@@ -10,11 +10,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
-from megatron_nanguard.records.device import DeviceFacts
-from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
+from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.postmortem import (
     BadParameter,
     Flags,
@@ -26,6 +24,8 @@ from megatron_nanguard.records.postmortem import (
     ReducedState,
     RngDigests,
 )
+from megatron_nanguard.records.run.fingerprint import Fingerprint
+from megatron_nanguard.records.step.capture import CaptureFile
 
 SIZES = ParallelSizes(world=8, tp=2, cp=1, ep=1, dp=2, pp=2, expert_tp=2, expert_dp=2)
 

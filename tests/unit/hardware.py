@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
+from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, HealthReading
 
 READING = HealthReading(
     "nvml",

@@ -15,7 +15,7 @@ from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.replaying.pass_observers import PassObserver, PlainObserver
-from megatron_nanguard.records.replay import CameBack, PassLabel, ReplayPass, Trial
+from megatron_nanguard.records.step.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, RecordedCall
 from megatron_nanguard.replay import replay as call_again
 from megatron_nanguard.replay.changed_conditions import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale

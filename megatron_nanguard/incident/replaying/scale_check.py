@@ -15,7 +15,7 @@ from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.replaying.passes import SCALE_CHECK, Passes
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.postmortem.run_directory import rank_name
-from megatron_nanguard.records.replay import Trial
+from megatron_nanguard.records.step.replay import Trial
 from megatron_nanguard.replay import DecisionPoint
 
 log = logging.getLogger("megatron_nanguard")

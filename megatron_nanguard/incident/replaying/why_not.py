@@ -8,7 +8,7 @@ from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.replay import ReplaySummary
 
 
 def why_no_replay(guarded: GuardedOptimizer) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from megatron_nanguard.records.device import RankDevice
-from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import DeviceCount
+from megatron_nanguard.records.machine.device import RankDevice
+from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.postmortem import Postmortem, RankSets
 
 LISTED_DEVICES: Final = 512

@@ -14,12 +14,12 @@ from megatron_nanguard.postmortem.merging.hardware import DeviceMerger, HealthMe
 from megatron_nanguard.postmortem.merging.infection import trace_infection
 from megatron_nanguard.postmortem.merging.sentences import ReplayMerger, summarize
 from megatron_nanguard.postmortem.merging.values import LossMerger, ParameterMerger
-from megatron_nanguard.records.arbitration import Arbitration
 from megatron_nanguard.records.coordinates import Coordinates, RankGroup
 from megatron_nanguard.records.incident import BatchSpot, Incident, PolicyOutcome
 from megatron_nanguard.records.phrase import Phrasing, phrase, phrases_of
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
+from megatron_nanguard.records.suspect.arbitration import Arbitration
 
 UNKNOWN_OUTCOME = phrase("not known: the run ended before the files of its ranks were merged")
 

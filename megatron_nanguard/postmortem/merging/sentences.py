@@ -11,7 +11,7 @@ from megatron_nanguard.records.incident import SUMMARY
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, opening, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.replay import ReplaySummary
 
 LISTED_REASONS: Final = 4
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from megatron_nanguard.records.arbitration import PeerAnswer
-from megatron_nanguard.records.bundle import SavedCall
-from megatron_nanguard.records.capture import CaptureFile
-from megatron_nanguard.records.drill import DrillFile, DrillPlan
-from megatron_nanguard.records.fingerprint import Fingerprint
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.parameters import ParameterMapFile
+from megatron_nanguard.records.machine.screening import Screening
 from megatron_nanguard.records.postmortem import Postmortem
-from megatron_nanguard.records.screening import Screening
-from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.run.drill import DrillFile, DrillPlan
+from megatron_nanguard.records.run.fingerprint import Fingerprint
+from megatron_nanguard.records.run.parameters import ParameterMapFile
+from megatron_nanguard.records.run.status import Status
+from megatron_nanguard.records.step.capture import CaptureFile
+from megatron_nanguard.records.suspect.arbitration import PeerAnswer
+from megatron_nanguard.records.suspect.bundle import SavedCall
 from megatron_nanguard.records.trace import RankTrace
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from megatron_nanguard.diagnosis.health import is_healthy
-from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.report.blocks import Block, Tone

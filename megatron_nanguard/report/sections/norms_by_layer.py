@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow
-from megatron_nanguard.records.parameters import depth_of
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
+from megatron_nanguard.records.run.parameters import depth_of
 from megatron_nanguard.report.blocks import Bar, Block, Tone
 from megatron_nanguard.report.formatting import number, which_ranks
 from megatron_nanguard.report.opened_incident import OpenedIncident

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from megatron_nanguard.diagnosis.suspect_call import conclusion, name_call
-from megatron_nanguard.records.arbitration import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.replay import ReplaySummary
+from megatron_nanguard.records.suspect.arbitration import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.opened_incident import OpenedIncident
 

@@ -17,7 +17,7 @@ from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.rank_words import name_ranks
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind, place_words
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import counted, judged, pattern_words

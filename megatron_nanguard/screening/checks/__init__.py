@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.records.machine.screening import DeviceCheck
 from megatron_nanguard.screening.checks import attention, matmul, memory, reductions
 from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.records.machine.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import within
 from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.known_data import normals

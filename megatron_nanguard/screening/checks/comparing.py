@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.records.machine.screening import DeviceCheck
 from megatron_nanguard.screening.known_data import digest_of
 
 

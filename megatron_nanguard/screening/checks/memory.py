@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.screening import DeviceCheck
+from megatron_nanguard.records.machine.screening import DeviceCheck
 from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 
 BLOCK_WORDS = 1 << 23

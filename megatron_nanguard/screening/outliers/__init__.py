@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from megatron_nanguard.records.screening import DeviceCheck, Outlier, RankScreening
+from megatron_nanguard.records.machine.screening import DeviceCheck, Outlier, RankScreening
 from megatron_nanguard.screening.outliers.bad_groups import find_bad_groups
 from megatron_nanguard.screening.outliers.bad_links import find_bad_links
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from megatron_nanguard.records.screening import Outlier, Transfer
+from megatron_nanguard.records.machine.screening import Outlier, Transfer
 
 Pair = tuple[int, int]
 """Source and target."""

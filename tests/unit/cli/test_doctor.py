@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.cli import doctor, main
-from megatron_nanguard.records.doctor import SourceState
+from megatron_nanguard.records.machine.doctor import SourceState
 from tests.unit.cli.leaving import leave
 
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from megatron_nanguard.cli.redact import command
-from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.suspect.bundle import SavedCall
 from tests.unit.cli.leaving import leave
 
 

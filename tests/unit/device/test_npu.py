@@ -8,7 +8,7 @@ import torch
 from megatron_nanguard.device import SATURATION_WARNING, NpuDevice
 from megatron_nanguard.device.npu import SWITCHES
 from megatron_nanguard.device.protocol import Identity
-from megatron_nanguard.records.device import DeviceFacts
+from megatron_nanguard.records.machine.device import DeviceFacts
 from tests.unit.device.stand_in_npu import StandInNpu, put_in_place
 
 

@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.advice import PATTERNS, advise
 from megatron_nanguard.diagnosis.texts import advice_texts
 from megatron_nanguard.records.incident import BatchSpot, DeviceCount, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Kind, ScalerState
-from megatron_nanguard.records.replay import AuditFinding, ReplayPass
+from megatron_nanguard.records.step.replay import AuditFinding, ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import NAN, case, origin
 

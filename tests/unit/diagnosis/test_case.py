@@ -6,7 +6,7 @@ import pytest
 
 from megatron_nanguard.records.incident import DeviceCount, MicrobatchLosses
 from megatron_nanguard.records.postmortem import RankSets, ScalerState
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import arbitration, case, origin
 

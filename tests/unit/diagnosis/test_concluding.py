@@ -8,7 +8,7 @@ from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.records.incident import Incident, Infected, MicrobatchLosses, RankedCause
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import group, message, origin, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import incident
 

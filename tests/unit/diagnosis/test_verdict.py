@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.rules import RULES, Rule
 from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses, RankedCause
 from megatron_nanguard.records.postmortem import Kind, RankSets, ScalerState
-from megatron_nanguard.records.replay import AuditFinding, ReplayPass
+from megatron_nanguard.records.step.replay import AuditFinding, ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import NAN, arbitration, case, earlier, origin
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.records.drill import DrillFile, DrillOutcome
 from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.run.drill import DrillFile, DrillOutcome
 from tests.unit.drill.models import X0, Chain, fired, plant, train
 
 FORWARD = "nan@step=2,rank=0,mb=0,phase=forward,module=first"

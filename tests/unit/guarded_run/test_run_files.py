@@ -12,7 +12,7 @@ import pytest
 
 from megatron_nanguard.guarded_run import RunFiles
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.records.fingerprint import HostChange
+from megatron_nanguard.records.run.fingerprint import HostChange
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 from tests.unit.factories import place

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_nanguard.health import ascend
 from megatron_nanguard.health.ascend import NpuSmi, count_chips
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, put_npu_smi
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.health import ascend, available_sources, kernel_log
-from megatron_nanguard.records.doctor import SourceState
+from megatron_nanguard.records.machine.doctor import SourceState
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, put_npu_smi, put_nvml
 from tests.unit.health.test_host_machine import controllers

@@ -17,7 +17,7 @@ from megatron_nanguard.health.health_watch import HealthWatch, differences
 from megatron_nanguard.health.host_machine import HostMachine
 from megatron_nanguard.health.kernel_log import KernelLog
 from megatron_nanguard.health.nvidia import Nvml
-from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
+from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, HealthReading
 from tests.unit.device.stand_in_npu import put_in_place
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, UUID, put_npu_smi, put_nvml

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from megatron_nanguard.health.host_machine import HostMachine, memory_errors
 from megatron_nanguard.health.kernel_log import KernelLog
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 from tests.unit.health.test_kernel_log import HOST, append
 
 

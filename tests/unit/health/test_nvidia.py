@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.health.nvidia import NOT_INSTALLED, Nvml, count_gpus, pci_address
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 from tests.unit.health.stand_ins import UUID, StandInNvml, put_nvml
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from megatron_nanguard.health.polling import Poll, SourceAnswer
-from megatron_nanguard.records.health import HealthReading
+from megatron_nanguard.records.machine.health import HealthReading
 from tests.unit.conftest import Log
 
 READING = HealthReading("a", "device", {"errors": 1}, {})

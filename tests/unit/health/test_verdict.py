@@ -13,11 +13,11 @@ from megatron_nanguard.health.health_watch import HealthWatch
 from megatron_nanguard.health.nvidia import Nvml
 from megatron_nanguard.health.polling import Source
 from megatron_nanguard.postmortem.merging.incident import merge
-from megatron_nanguard.records.arbitration import Arbitration
-from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.conversion import from_json, to_json
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.machine.health import DeviceHealth
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.suspect.arbitration import Arbitration
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem
 from tests.unit.health import samples

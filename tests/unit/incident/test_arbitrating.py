@@ -20,10 +20,10 @@ from megatron_nanguard.incident.arbitrating import (
     send_first,
     without_call,
 )
-from megatron_nanguard.records.bundle import SavedCall
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.suspect.bundle import SavedCall
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.arbitration.calls import catch
 from tests.unit.factories import incident

@@ -12,8 +12,8 @@ import pytest
 from megatron_nanguard.health import HealthWatch, polling
 from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.postmortem.loading import load_incident
-from megatron_nanguard.records.health import HealthDifference, HealthReading
 from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.machine.health import HealthDifference, HealthReading
 from tests.unit.incident.test_stages import SKIP, Watch, handle, run_in
 
 

@@ -18,11 +18,11 @@ from megatron_nanguard.incident import Alarm, stages
 from megatron_nanguard.incident.merged_file import MergedFile
 from megatron_nanguard.patching import Shield
 from megatron_nanguard.postmortem.loading import load_incident
-from megatron_nanguard.records.capture import CaptureFile
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json.conversion import from_json
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.capture import CaptureFile
+from megatron_nanguard.records.step.replay import ReplaySummary
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.settings import Settings
 from tests.unit.capture.steps import guard_optimizer, run_step

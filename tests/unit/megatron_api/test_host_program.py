@@ -14,7 +14,7 @@ import torch
 
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.host_program import mend_help_texts
-from megatron_nanguard.records.fingerprint import HostChange
+from megatron_nanguard.records.run.fingerprint import HostChange
 from tests.unit.one_rank import trainer
 
 WHY = "it would raise on one rank alone; the guard takes the check over"

@@ -9,7 +9,7 @@ from torch.nn import Linear, Parameter
 from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces
 from megatron_nanguard.parameters.parameter_map import ParameterMap, index_in, map_file
 from megatron_nanguard.records.coordinates import Coordinates
-from megatron_nanguard.records.parameters import ParameterEntry
+from megatron_nanguard.records.run.parameters import ParameterEntry
 from tests.unit.factories import SIZES, place
 from tests.unit.megatron_api.chunks import Chunk
 

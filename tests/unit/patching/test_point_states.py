@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.patching import PatchPoint, Target
 from megatron_nanguard.patching.point_states import point_states
-from megatron_nanguard.records.doctor import PatchPointState
+from megatron_nanguard.records.machine.doctor import PatchPointState
 from tests.unit.patching.conftest import Host
 from tests.unit.patching.points import RELEASE, Seen, point
 

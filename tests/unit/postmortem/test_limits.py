@@ -16,8 +16,8 @@ from megatron_nanguard.postmortem.limits import (
     cut_to_limit,
     without_zeros,
 )
-from megatron_nanguard.records.health import HealthReading
 from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.machine.health import HealthReading
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, RankSets, ReducedState
 from tests.unit.factories import FINITE_LOCAL, NO_FLAGS, REPLICA_0, bad_parameter, demo_postmortem, postmortem

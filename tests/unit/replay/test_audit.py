@@ -12,7 +12,7 @@ import torch
 from megatron_nanguard.megatron_api.optimizer_state import optimizer_parameters
 from megatron_nanguard.parameters.parameter_map import ParameterMap
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.replay.audit import audit
 from tests.unit.one_rank import ONES, Trainer, trainer
 

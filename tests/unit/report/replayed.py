@@ -8,7 +8,7 @@ from typing import Final
 from megatron_nanguard.diagnosis.advice import advise
 from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.incident import Infected, MergedParameter, MicrobatchLosses
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import arbitration, case, origin
 from tests.unit.factories import REPLICA_0, REPLICA_1, SETS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from megatron_nanguard.records.screening import CollectiveCheck, DeviceCheck, RankScreening, Transfer
+from megatron_nanguard.records.machine.screening import CollectiveCheck, DeviceCheck, RankScreening, Transfer
 
 MATMUL = DeviceCheck("matmul, bfloat16", "right", "", "0123456789abcdef", 0.001)
 EXPECTED, SPOILED = "1111111111111111", "2222222222222222"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from megatron_nanguard.records.screening import DeviceCheck, Outlier, Screening
+from megatron_nanguard.records.machine.screening import DeviceCheck, Outlier, Screening
 from megatron_nanguard.report.rendering.terminal import console_on
 from megatron_nanguard.screening.result_table import print_screening
 from tests.unit.factories import SIZES

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow
-from megatron_nanguard.records.parameters import depth_of
+from megatron_nanguard.records.run.parameters import depth_of
 
 LAYER: Final = re.compile(r"\bdecoder\.layers\.(\d+)\.?")
 DECODER: Final = re.compile(r"\bdecoder\.")

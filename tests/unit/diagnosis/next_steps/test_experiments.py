@@ -10,7 +10,7 @@ from megatron_nanguard.diagnosis.next_steps.experiments import EXPERIMENTS
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import arbitration, case, changed, earlier, origin
 
 

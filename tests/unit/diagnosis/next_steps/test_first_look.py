@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from megatron_nanguard.diagnosis.next_steps.first_look import first_look
 from megatron_nanguard.records.incident import BatchSpot
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import FINITE, LINE, arbitration, case, origin
 

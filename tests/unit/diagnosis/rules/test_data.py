@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.data import judge
 from megatron_nanguard.records.incident import BatchSpot, RankedCause
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin
 

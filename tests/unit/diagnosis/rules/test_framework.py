@@ -9,7 +9,7 @@ import pytest
 from megatron_nanguard.diagnosis.rules.framework import judge
 from megatron_nanguard.records.incident import MicrobatchLosses
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
 from tests.unit.diagnosis.factories import case, origin
 
 FINITE = (MicrobatchLosses(2, 2, 1.0, 1.5, ()),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis.rules.hardware_transient import WITHOUT_THE_CALL, judge
 from megatron_nanguard.records.incident import BatchSpot, RankedCause
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
 

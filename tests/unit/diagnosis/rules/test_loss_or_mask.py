@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from megatron_nanguard.diagnosis.rules.loss_or_mask import judge
 from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses, RankedCause
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import NAN, case, origin
 
 FINITE = (MicrobatchLosses(2, 2, 1.0, 1.5, ()),)

@@ -9,7 +9,7 @@ import pytest
 from megatron_nanguard.diagnosis.rules.numerics import judge
 from megatron_nanguard.records.incident import RankedCause
 from megatron_nanguard.records.postmortem import ScalerState
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, case, origin
 

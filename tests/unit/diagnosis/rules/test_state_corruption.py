@@ -7,7 +7,7 @@ import pytest
 from megatron_nanguard.diagnosis.rules.state_corruption import judge
 from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin
 

@@ -22,7 +22,7 @@ from megatron_nanguard.incident.replaying.passes import (
     Passes,
     RankPass,
 )
-from megatron_nanguard.records.replay import ReplayPass
+from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.replay import DecisionPoint
 from megatron_nanguard.tracing.tracer import Tracer
 from tests.unit.capture.steps import guard_optimizer, run_step

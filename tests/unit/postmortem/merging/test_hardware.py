@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from megatron_nanguard.postmortem.merging.hardware import LISTED_PER_REASON, HealthMerger
 from megatron_nanguard.postmortem.merging.incident import merge
-from megatron_nanguard.records.arbitration import Arbitration
-from megatron_nanguard.records.device import RankDevice
-from megatron_nanguard.records.health import DeviceHealth
 from megatron_nanguard.records.incident import DeviceCount
+from megatron_nanguard.records.machine.device import RankDevice
+from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.postmortem import Postmortem, RankSets
+from megatron_nanguard.records.suspect.arbitration import Arbitration
 from tests.unit.factories import CPU, demo_postmortem, place, postmortem
 from tests.unit.hardware import LOST_DATA, NOTE, SLOW, health
 

@@ -9,8 +9,8 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
-from megatron_nanguard.records.device import DeviceFacts
 from megatron_nanguard.records.incident import DeviceCount, Incident, Infected, MicrobatchLosses
+from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 from tests.unit.factories import ABORT, NO_FLAGS, REPLICA_0, REPLICA_1, SETS, demo_postmortem, postmortem

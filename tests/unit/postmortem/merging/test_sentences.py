@@ -7,7 +7,7 @@ import pytest
 from megatron_nanguard.postmortem.merging.sentences import ReplayMerger, summarize
 from megatron_nanguard.records.coordinates import RankGroup
 from megatron_nanguard.records.postmortem import Kind, RankSets
-from megatron_nanguard.records.replay import ReplaySummary
+from megatron_nanguard.records.step.replay import ReplaySummary
 
 GROUP = RankGroup("tp", {"tp": (3,)}, "TP index 3 everywhere", ())
 

@@ -11,9 +11,19 @@ import pytest
 
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.arbitration import PeerAnswer
-from megatron_nanguard.records.bundle import Argument, RowCut, SavedCall, SavedOutput, SavedTensor, Value
-from megatron_nanguard.records.capture import (
+from megatron_nanguard.records.coordinates import Coordinates
+from megatron_nanguard.records.incident import Origin, RankedCause
+from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.fields import fields_of
+from megatron_nanguard.records.json.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.record_schema import documented_fields, schema_of
+from megatron_nanguard.records.machine.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
+from megatron_nanguard.records.postmortem import Kind, Microbatch
+from megatron_nanguard.records.run.drill import DrillFile, DrillOutcome, DrillPlan
+from megatron_nanguard.records.run.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
+from megatron_nanguard.records.run.parameters import ParameterEntry, ParameterMapFile
+from megatron_nanguard.records.run.status import Status
+from megatron_nanguard.records.step.capture import (
     CapturedBatch,
     CapturedCall,
     CapturedItem,
@@ -21,18 +31,8 @@ from megatron_nanguard.records.capture import (
     CapturedRandom,
     Leaf,
 )
-from megatron_nanguard.records.coordinates import Coordinates
-from megatron_nanguard.records.drill import DrillFile, DrillOutcome, DrillPlan
-from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST, Fingerprint, HostChange
-from megatron_nanguard.records.incident import Origin, RankedCause
-from megatron_nanguard.records.json.conversion import to_json
-from megatron_nanguard.records.json.fields import fields_of
-from megatron_nanguard.records.json.file_kinds import FILE_KINDS
-from megatron_nanguard.records.json.record_schema import documented_fields, schema_of
-from megatron_nanguard.records.parameters import ParameterEntry, ParameterMapFile
-from megatron_nanguard.records.postmortem import Kind, Microbatch
-from megatron_nanguard.records.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
-from megatron_nanguard.records.status import Status
+from megatron_nanguard.records.suspect.arbitration import PeerAnswer
+from megatron_nanguard.records.suspect.bundle import Argument, RowCut, SavedCall, SavedOutput, SavedTensor, Value
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin, TracedPlace
 from tests.unit.factories import ABORT, SIZES, capture_file, demo_postmortem, incident, place, postmortem
 

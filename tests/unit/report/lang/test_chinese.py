@@ -13,7 +13,7 @@ from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.html import report_html
 from megatron_nanguard.report.html.parts import page_parts
 from megatron_nanguard.report.html.pictures.figure import Figure

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from megatron_nanguard.diagnosis.texts import advice_texts, meaning
 from megatron_nanguard.records.incident import RankedCause
-from megatron_nanguard.records.replay import ReplaySummary, Trial
+from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.sections import causes
 from tests.unit.report.factories import described, opened_incident

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from megatron_nanguard.records.health import DeviceHealth, HealthDifference, HealthReading
+from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, HealthReading
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rendering.layout import plain_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.records.replay import AuditFinding
+from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import origins

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.diagnosis.suspect_call import conclusion
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.sections import reruns
 from tests.unit.diagnosis.factories import arbitration

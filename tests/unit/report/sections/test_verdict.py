@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.texts import meaning
 from megatron_nanguard.records.incident import PolicyOutcome, RankedCause
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.replay import ReplayPass, ReplaySummary
+from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.opened_incident import OpenedIncident

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.records.screening import Outlier
+from megatron_nanguard.records.machine.screening import Outlier
 from megatron_nanguard.screening.outliers.bad_groups import find_bad_groups
 from tests.unit.screening.results import call, rank_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from megatron_nanguard.records.screening import Outlier, Transfer
+from megatron_nanguard.records.machine.screening import Outlier, Transfer
 from megatron_nanguard.screening.outliers.bad_links import find_bad_links
 from tests.unit.screening.results import EXPECTED, SPOILED, message, rank_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.records.screening import Outlier
+from megatron_nanguard.records.machine.screening import Outlier
 from megatron_nanguard.screening.outliers import find_outliers
 from tests.unit.screening.results import MATMUL, call, message, rank, rank_name
 

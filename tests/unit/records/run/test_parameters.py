@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from megatron_nanguard.records.parameters import depth_of, layer_of
+from megatron_nanguard.records.run.parameters import depth_of, layer_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.bundle import SavedOutput
+from megatron_nanguard.records.suspect.bundle import SavedOutput
 
 BAD = "bad"
 FINITE = "finite"

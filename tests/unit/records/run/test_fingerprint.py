@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from megatron_nanguard.records.fingerprint import ENVIRONMENT_ALLOW_LIST
+from megatron_nanguard.records.run.fingerprint import ENVIRONMENT_ALLOW_LIST
 
 
 def test_the_allow_list_holds_no_name_that_carries_a_secret() -> None:
