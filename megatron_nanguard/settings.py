@@ -24,15 +24,6 @@ SAVES_STEP = frozenset({"step", "full"})
 """Levels of --nanguard-capture that save the micro-batches of the step."""
 
 
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in allowed:
-            raise SettingsError(f"{text!r} is not one of {', '.join(allowed)}")
-        return text
-
-    return read
-
-
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -49,11 +40,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _budget(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise SettingsError(f"{text!r} is not N/M with 1 <= N <= M, for example 5/100")
-    return int(match[1]), int(match[2])
+def _ordered_pair(separator: str, expected: str) -> Callable[[str], tuple[int, int]]:
+    def read(text: str) -> tuple[int, int]:
+        match = re.fullmatch(rf"(\d+){separator}(\d+)", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise SettingsError(f"{text!r} is not {expected}")
+        return int(match[1]), int(match[2])
+
+    return read
+
+
+_budget = _ordered_pair("/", "N/M with 1 <= N <= M, for example 5/100")
+_steps = _ordered_pair(":", "A:B with 1 <= A <= B, both steps included, for example 120:125")
 
 
 def _path(text: str) -> str:
@@ -79,13 +77,6 @@ def _regex(text: str) -> str:
     return text
 
 
-def _steps(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+):(\d+)", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise SettingsError(f"{text!r} is not A:B with 1 <= A <= B, both steps included, for example 120:125")
-    return int(match[1]), int(match[2])
-
-
 def _magnitude(text: str) -> float:
     try:
         value = float(text)
@@ -107,7 +98,12 @@ def _option(default: Any, read: Callable[[str], Any], metavar: str | None, meani
 
 
 def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
-    return _option(default, _one_of(*allowed), f"{{{','.join(allowed)}}}", meaning)
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise SettingsError(f"{text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    return _option(default, read, f"{{{','.join(allowed)}}}", meaning)
 
 
 @dataclass(frozen=True)
@@ -246,12 +242,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(title="nanguard", description="non-finite gradients: found, named, written down")
     group.add_argument(f"--{PREFIX}", action="store_true", help="watch every step for non-finite gradients and losses")
     for option in OPTIONS:
-        flag, dest = flag_of(option.name), f"{PREFIX}_{option.name}"
-        if option.metadata["metavar"] is None:
-            group.add_argument(flag, dest=dest, action="store_true", help=option.metadata["help"])
-        else:
-            meaning, metavar = option.metadata["help"], option.metadata["metavar"]
-            group.add_argument(flag, dest=dest, default=None, metavar=metavar, help=meaning)
+        metavar = option.metadata["metavar"]
+        form: dict[str, Any] = {"action": "store_true"} if metavar is None else {"metavar": metavar}
+        group.add_argument(flag_of(option.name), dest=f"{PREFIX}_{option.name}", help=option.metadata["help"], **form)
 
 
 def from_namespace(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
@@ -274,14 +267,3 @@ def without_ours(words: Sequence[str]) -> list[str]:
         elif word != f"--{PREFIX}" and not word.startswith(f"--{PREFIX}-"):
             left.append(word)
     return left
-
-
-def options_table() -> str:
-    """The options as the Markdown table of the README."""
-    rows = ["| flag | value | meaning |", "|---|---|---|"]
-    rows.append(f"| `--{PREFIX}` | | switch the guard on |")
-    for option in OPTIONS:
-        metavar = option.metadata["metavar"]
-        value = "" if metavar is None else f"`{metavar}`"
-        rows.append(f"| `{flag_of(option.name)}` | {value} | {option.metadata['help']} |")
-    return "\n".join(rows)

@@ -18,7 +18,7 @@ from megatron_nanguard.patch_points import ESSENTIAL, POINTS
 from megatron_nanguard.patching import PatchPoint, Target
 from megatron_nanguard.records.json.file_kinds import FILE_KINDS
 from megatron_nanguard.records.json.record_schema import schema_of
-from megatron_nanguard.settings import options_table
+from megatron_nanguard.settings import OPTIONS, PREFIX, flag_of
 from scripts import rooms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +51,17 @@ def options_page() -> str:
             "",
         ]
     )
+
+
+def options_table() -> str:
+    """The options as the Markdown table of the README."""
+    rows = ["| flag | value | meaning |", "|---|---|---|"]
+    rows.append(f"| `--{PREFIX}` | | switch the guard on |")
+    for option in OPTIONS:
+        metavar = option.metadata["metavar"]
+        value = "" if metavar is None else f"`{metavar}`"
+        rows.append(f"| `{flag_of(option.name)}` | {value} | {option.metadata['help']} |")
+    return "\n".join(rows)
 
 
 def patch_points_page() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from megatron_nanguard.cli import COMMANDS
-from megatron_nanguard.settings import options_table
+from scripts.write_docs import options_table
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
