@@ -15,7 +15,7 @@ from typing import Any
 
 from megatron_nanguard.cli import EXIT_CODES
 from megatron_nanguard.patch_points import ESSENTIAL, POINTS
-from megatron_nanguard.patching import PatchPoint, Target
+from megatron_nanguard.patching.point import PatchPoint, Target
 from megatron_nanguard.records.json.file_kinds import FILE_KINDS
 from megatron_nanguard.records.json.record_schema import schema_of
 from megatron_nanguard.settings import OPTIONS, PREFIX, flag_of

@@ -19,7 +19,8 @@ from megatron_nanguard.guarded_run import GuardedOptimizers, GuardedRun, Options
 from megatron_nanguard.guarded_run.run_drills import UNFIRED_EXIT_CODE
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.protocols import ModelChunk
-from megatron_nanguard.patching import Engine, Shield
+from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.policy import actions
 
 log = logging.getLogger("megatron_nanguard")

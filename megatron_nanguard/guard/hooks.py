@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megatron_nanguard.patch_points import POINTS, add_training_args, release_line
-from megatron_nanguard.patching import Engine, PatchPoint
+from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.point import PatchPoint
 
 if TYPE_CHECKING:
     from megatron_nanguard.guard.guard import Guard

@@ -16,7 +16,7 @@ from megatron_nanguard.megatron_api import buffers, optimizers
 from megatron_nanguard.megatron_api.parallel import global_rank, world_size
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.parameter_map import ParameterMap
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.policy.deciding import PASS, SkipBudget
 from megatron_nanguard.policy.scaler import ScalerTally
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes

@@ -18,7 +18,7 @@ from megatron_nanguard.health import watch_device
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.global_names import name_modules
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.watching.watcher import Watcher
 
 log = logging.getLogger("megatron_nanguard")

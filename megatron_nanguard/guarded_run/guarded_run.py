@@ -18,7 +18,8 @@ from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points import ESSENTIAL, release_line
-from megatron_nanguard.patching import KNOWN, Shield
+from megatron_nanguard.patching.point import KNOWN
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.settings import PREFIX, Settings

@@ -20,7 +20,7 @@ from megatron_nanguard.megatron_api.protocols import (
     Schedule,
     ScheduleArguments,
 )
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay import StepRecorder
 from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, FlagInputs, Losses, RaisedScale, RngStates

@@ -8,7 +8,7 @@ from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.replay.audit import OWNED_ELSEWHERE, audit
 

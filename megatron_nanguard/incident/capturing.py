@@ -18,7 +18,7 @@ from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident.collecting import Collector
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.step.capture import TENSORS_SUFFIX, file_name
 from megatron_nanguard.settings import SAVES_STEP

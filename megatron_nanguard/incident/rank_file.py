@@ -11,7 +11,7 @@ from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_evidence import RankEvidence
 from megatron_nanguard.megatron_api import host_program, optimizers
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState

@@ -32,7 +32,7 @@ from megatron_nanguard.incident.replaying.passes import Passes
 from megatron_nanguard.incident.replaying.replayer import Replayed, Replayer
 from megatron_nanguard.incident.replaying.scale_check import check_scale
 from megatron_nanguard.incident.replaying.why_not import refusal, why_no_replay
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.policy.deciding import decide
 from megatron_nanguard.policy.scaler import COUNTED_SKIP
 from megatron_nanguard.postmortem.run_directory import trace_name

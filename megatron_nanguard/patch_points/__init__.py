@@ -14,7 +14,7 @@ from megatron_nanguard.patch_points import (
     validate_result,
     wrap_chunk,
 )
-from megatron_nanguard.patching import line_of
+from megatron_nanguard.patching.point import line_of
 
 POINTS = (
     add_training_args.POINT,

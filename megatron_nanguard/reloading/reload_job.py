@@ -38,7 +38,7 @@ from megatron_nanguard.patch_points import (
     validate_result,
     wrap_chunk,
 )
-from megatron_nanguard.patching import Engine
+from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.postmortem.job_history import job_arguments
 from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint

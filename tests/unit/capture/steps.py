@@ -16,7 +16,7 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector, first_gradients
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import Trainer

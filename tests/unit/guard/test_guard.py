@@ -17,7 +17,7 @@ from megatron_nanguard.guarded_run import GuardedOptimizer, guarded_run, run_han
 from megatron_nanguard.guarded_run.guarded_step import GuardedStep
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.patch_points import POINTS
-from megatron_nanguard.patching import PointState, Target
+from megatron_nanguard.patching.point import PointState, Target
 from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import trainer

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard.guarded_run import GuardedRun, RunHandshake, guarded_run, run_handshake
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.conftest import Log
 

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import ONES, Trainer, sum_of, trainer
 

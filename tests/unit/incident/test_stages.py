@@ -16,7 +16,7 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedOptimizer, GuardedRun, RunHandshake
 from megatron_nanguard.incident import Alarm, stages
 from megatron_nanguard.incident.merged_file import MergedFile
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json.conversion import from_json

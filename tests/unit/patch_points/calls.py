@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from megatron_nanguard.patching import Engine, PatchPoint, PointState, line_of
+from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.point import PatchPoint, PointState, line_of
 
 RELEASE = "0.19"
 

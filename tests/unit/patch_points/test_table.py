@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from megatron_nanguard.patch_points import ESSENTIAL, POINTS
-from megatron_nanguard.patching import Engine, PointState
+from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.point import PointState
 from tests.unit.patch_points.calls import resolve
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from megatron_nanguard.patching import Engine, PatchPoint, Target, Wrapper
+from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.point import PatchPoint, Target, Wrapper
 
 RELEASE = (0, 12)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.patching import PointState, Target
 from megatron_nanguard.patching.engine import when_imported
+from megatron_nanguard.patching.point import PointState, Target
 from tests.unit.patching.conftest import Host
 from tests.unit.patching.points import Seen, point
 

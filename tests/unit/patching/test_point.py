@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.patching import Target, line_of
+from megatron_nanguard.patching.point import Target, line_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.patching import PatchPoint, Target
+from megatron_nanguard.patching.point import PatchPoint, Target
 from megatron_nanguard.patching.point_states import point_states
 from megatron_nanguard.records.machine.doctor import PatchPointState
 from tests.unit.patching.conftest import Host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from tests.unit.conftest import Log
 
 

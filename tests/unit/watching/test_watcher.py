@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module
 
 from megatron_nanguard.parameters.global_names import name_modules
-from megatron_nanguard.patching import Shield
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.watching import Watcher
 from tests.unit.conftest import Log
 from tests.unit.watching.models import GOOD, STEEP, Block, leaf
