@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from megatron_nanguard.diagnosis.joining.origins import UNSEEN_WRITER
 from megatron_nanguard.diagnosis.origin_facts import base_name
 from megatron_nanguard.records.incident import Incident, Origin
-from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import ScalerState
-from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.step.replay import AuditFinding, CameBack, PassLabel
 from megatron_nanguard.records.suspect.arbitration import Arbitration
 from megatron_nanguard.records.trace import OriginKind, place_words

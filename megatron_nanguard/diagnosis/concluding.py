@@ -17,8 +17,7 @@ from megatron_nanguard.diagnosis.history import bears_on
 from megatron_nanguard.diagnosis.joining.join import Joined, join
 from megatron_nanguard.diagnosis.verdict import verdict
 from megatron_nanguard.records.incident import SUMMARY, Incident
-from megatron_nanguard.records.phrase import FOLLOWED, Phrase, joined, opening, phrase, phrases_of
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import FOLLOWED, Phrase, joined, name_ranks, opening, phrase, phrases_of
 from megatron_nanguard.records.trace import RankTrace
 
 

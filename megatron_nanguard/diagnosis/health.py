@@ -15,8 +15,7 @@ from megatron_nanguard.diagnosis.suspect_call import is_always_bad
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, Severity
-from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import Phrase, name_ranks, phrase
 
 OUTWEIGHS: Final = 12.0
 """More than all facts together that a rule can hold against a cause."""

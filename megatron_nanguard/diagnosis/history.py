@@ -13,8 +13,7 @@ from megatron_nanguard.diagnosis.weighing import HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.causes import Family, family_of
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.machine.device import RankDevice
-from megatron_nanguard.records.phrase import LISTED, TOGETHER, Phrase, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import LISTED, TOGETHER, Phrase, joined, name_ranks, phrase
 
 FEW: Final = 8
 """More suspect ranks than these are a host's worth of devices: that two such sets overlap tells nothing."""

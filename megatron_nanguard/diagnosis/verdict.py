@@ -8,8 +8,7 @@ from dataclasses import replace
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.next_steps import next_step
 from megatron_nanguard.diagnosis.rules import RULES
-from megatron_nanguard.records.causes import Cause, cause_words
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause, cause_words
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 

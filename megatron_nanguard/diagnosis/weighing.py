@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 SLIGHT = 0.5

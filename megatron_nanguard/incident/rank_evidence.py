@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
-from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
 from megatron_nanguard.records.run.parameters import ParameterEntry, layer_of
+from megatron_nanguard.records.trace import pattern_of
 
 NORM_DIGITS = 6
 """Significant digits of a layer's norm in the file; fp32 has seven."""

@@ -10,9 +10,8 @@ from dataclasses import astuple, dataclass, fields
 
 from megatron_nanguard.incident.rank_evidence import RankEvidence
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
-from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
-from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.topology.rank_sets import describe
 
 

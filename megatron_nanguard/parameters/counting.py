@@ -11,9 +11,9 @@ from torch import Tensor
 
 from megatron_nanguard.megatron_api.pieces import Piece
 from megatron_nanguard.parameters.parameter_map import EntrySegment, ParameterMap, index_in
-from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.postmortem import BadParameter
 from megatron_nanguard.records.run.parameters import ParameterEntry
+from megatron_nanguard.records.trace import pattern_of
 
 
 @dataclass

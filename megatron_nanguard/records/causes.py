@@ -1,8 +1,9 @@
-"""The causes that the diagnosis knows: code, family, name and meaning of each."""
+"""The causes that the diagnosis knows, with code, family, name and meaning; and a cause as one incident ranks it."""
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 
 from megatron_nanguard.records.phrase import Phrase, phrase
 
@@ -140,6 +141,27 @@ class Cause(str, enum.Enum):
         phrase("undecided"),
         phrase("No cause stands out: the facts fit several, or none."),
     )
+
+
+@dataclass(frozen=True)
+class RankedCause:
+    """One explanation, with what speaks for and against it.
+
+    Attributes:
+        cause: its code, such as "numerics"; "undecided" where none stands out.
+        confidence: between 0 and 1.
+        for_: evidence for it; `for` in the file.
+        against: evidence against it.
+        not_tested: what would bear on it and was not tried.
+        next: the cheapest next experiment.
+    """
+
+    cause: str
+    confidence: float
+    for_: tuple[str, ...] = field(metadata={"key": "for"})
+    against: tuple[str, ...]
+    not_tested: tuple[str, ...]
+    next: str
 
 
 def known_cause(code: str) -> Cause | None:

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.machine.device import RankDevice
 from megatron_nanguard.records.machine.health import DeviceHealth
-from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets, ScalerState
 from megatron_nanguard.records.step.replay import AuditFinding, ReplaySummary
 from megatron_nanguard.records.suspect.arbitration import Arbitration
-from megatron_nanguard.records.trace import OriginKind, TensorFacts
+from megatron_nanguard.records.trace import OriginKind, Pattern, TensorFacts
 
 SUMMARY: Final = phrase("Step {step}: {what}")
 """How the summary of every incident begins."""
@@ -92,27 +92,6 @@ class Infected:
     first_used: str | None = None
     call: str = ""
     gradients: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RankedCause:
-    """One explanation, with what speaks for and against it.
-
-    Attributes:
-        cause: its code, such as "numerics"; "undecided" where none stands out.
-        confidence: between 0 and 1.
-        for_: evidence for it; `for` in the file.
-        against: evidence against it.
-        not_tested: what would bear on it and was not tried.
-        next: the cheapest next experiment.
-    """
-
-    cause: str
-    confidence: float
-    for_: tuple[str, ...] = field(metadata={"key": "for"})
-    against: tuple[str, ...]
-    not_tested: tuple[str, ...]
-    next: str
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.machine.health import DeviceHealth
-from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.phrase import Phrasing
 from megatron_nanguard.records.step.replay import AuditFinding, ReplaySummary
 from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.trace import Pattern
 
 
 class Kind(enum.Enum):

@@ -9,7 +9,6 @@ from typing import Final, Literal
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.phrase import Phrase, phrase
 
 Phase = Literal[
@@ -29,6 +28,7 @@ PHASE_WORDS: Final[dict[str, Phrase]] = {
     "gather": phrase("gather"),
 }
 
+Pattern = Literal["nan", "inf", "nan+inf", "finite"]
 MessageContents = Literal["gradients", "parameters", ""]
 
 GRADIENT_OF: Final = "gradient of "
@@ -267,3 +267,17 @@ def place_words(phase: str, microbatch: int | None) -> str:
     if microbatch is None:
         return words
     return phrase("{phase} of micro-batch {microbatch}", phase=words, microbatch=microbatch)
+
+
+def pattern_of(nan: object, inf: object) -> Pattern:
+    """Name what was seen.
+
+    Args:
+        nan: truthy if there was a NaN, such as a count.
+        inf: truthy if there was an Inf of either sign.
+    """
+    if nan and inf:
+        return "nan+inf"
+    if nan:
+        return "nan"
+    return "inf" if inf else "finite"

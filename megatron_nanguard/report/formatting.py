@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from megatron_nanguard.records.causes import Cause, cause_words
-from megatron_nanguard.records.incident import Origin, RankedCause
-from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase
-from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.records.causes import Cause, RankedCause, cause_words
+from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.phrase import Phrase, joined, opening, phrase, rank_list
 
 PATTERNS: Final = {"nan": "NaN", "inf": "Inf", "nan+inf": phrase("NaN and Inf"), "finite": phrase("finite")}
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.machine.screening import BAD, CollectiveCheck, DeviceCheck, RankScreening, Transfer
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks
 from megatron_nanguard.screening.checks import CHECKS, check_device
 from megatron_nanguard.screening.collectives import GroupMember, try_collectives
 from megatron_nanguard.screening.links import try_link, unconnected

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from megatron_nanguard.printable import printable
 from megatron_nanguard.records.machine.screening import Outlier, Screening
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks
 
 SHOWN = 6
 """Most links in a cell, and most lines of evidence of an outlier."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from megatron_nanguard.megatron_api.buffers import LocalGradient, local_gradient
-from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.postmortem import BadParameter
+from megatron_nanguard.records.trace import pattern_of
 from megatron_nanguard.watching.value_checks import is_beyond
 
 

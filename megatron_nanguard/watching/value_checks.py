@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.pattern import pattern_of
-from megatron_nanguard.records.trace import TensorFacts
+from megatron_nanguard.records.trace import TensorFacts, pattern_of
 from megatron_nanguard.tensor_names import dtype_name
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.records.incident import Infected, MergedParameter, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import Infected, MergedParameter
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.browser.conftest import Open
 from tests.unit.diagnosis.factories import NAN, origin

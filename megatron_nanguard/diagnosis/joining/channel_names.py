@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import LISTED, joined, name_ranks, phrase
 from megatron_nanguard.records.trace import Message, TracedPlace, place_words
 
 AXIS_WORDS = {

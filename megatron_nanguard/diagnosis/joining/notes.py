@@ -9,8 +9,7 @@ from typing import Final, TypeVar
 from megatron_nanguard.diagnosis.joining.order import Dated
 from megatron_nanguard.diagnosis.joining.origins import UNSEEN_WRITER
 from megatron_nanguard.diagnosis.joining.walk_back import Walked
-from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import Phrase, name_ranks, phrase
 from megatron_nanguard.records.trace import RankTrace
 
 BROKEN: Final = phrase("origin lies beyond {ranks}, whose trace is broken")

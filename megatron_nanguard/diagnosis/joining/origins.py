@@ -9,9 +9,17 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.joining.walk_back import Unseen
 from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.pattern import Pattern, pattern_of
 from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.records.trace import GRADIENT_OF, Message, OriginKind, RankTrace, TensorFacts, TracedOrigin
+from megatron_nanguard.records.trace import (
+    GRADIENT_OF,
+    Message,
+    OriginKind,
+    Pattern,
+    RankTrace,
+    TensorFacts,
+    TracedOrigin,
+    pattern_of,
+)
 
 UNSEEN_WRITER: Final = phrase("unseen writer")
 """Takes the place of the operator where something that the dispatcher does not see has written."""

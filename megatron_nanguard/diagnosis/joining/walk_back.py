@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from megatron_nanguard.diagnosis.joining.matched_messages import Key, MatchedMessages
-from megatron_nanguard.records.pattern import Pattern
-from megatron_nanguard.records.trace import LISTED, CauseLink, Message, RankTrace
+from megatron_nanguard.records.trace import LISTED, CauseLink, Message, Pattern, RankTrace
 
 Place = tuple[int, int]
 """Rank, and position in one of its lists."""

@@ -9,8 +9,7 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.trace import OriginKind
 
 CONFIRM: Final = phrase("{look}; confirm with: python bundle/repro.py")

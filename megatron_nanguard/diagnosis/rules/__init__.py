@@ -25,7 +25,7 @@ from megatron_nanguard.diagnosis.rules import (
     state_corruption,
     uninitialised_or_race,
 )
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 
 Rule = Callable[[Case], "RankedCause | None"]
 

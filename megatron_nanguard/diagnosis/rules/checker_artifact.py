@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
-from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.rank_words import name_ranks
 
 
 def judge(case: Case) -> RankedCause | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import health, origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import Origin, RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.trace import OriginKind

@@ -5,8 +5,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 

@@ -9,10 +9,8 @@ from megatron_nanguard.diagnosis import health, history
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.suspect.arbitration import Arbitration
 
 BY_HISTORY = 0.4

@@ -6,8 +6,7 @@ from megatron_nanguard.diagnosis import health, history
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import name_call
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 

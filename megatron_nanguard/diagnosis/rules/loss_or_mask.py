@@ -5,10 +5,9 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import Origin, RankedCause
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.phrase import name_ranks, phrase
 
 
 def judge(case: Case) -> RankedCause | None:

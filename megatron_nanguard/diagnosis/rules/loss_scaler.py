@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.trace import OriginKind

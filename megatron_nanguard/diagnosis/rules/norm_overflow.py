@@ -6,11 +6,9 @@ import math
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
-from megatron_nanguard.records.phrase import phrase
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.rank_words import name_ranks
 
 
 def judge(case: Case) -> RankedCause | None:

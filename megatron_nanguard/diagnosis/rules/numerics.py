@@ -6,8 +6,8 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import Origin, RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.suspect.arbitration import Arbitration
 from megatron_nanguard.records.trace import OriginKind

@@ -8,10 +8,9 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import Origin, RankedCause
-from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.incident import Origin
+from megatron_nanguard.records.phrase import Phrase, name_ranks, phrase
 from megatron_nanguard.records.suspect.arbitration import Arbitration
 from megatron_nanguard.records.trace import OriginKind
 

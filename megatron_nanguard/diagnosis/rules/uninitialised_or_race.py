@@ -7,10 +7,8 @@ from typing import Final
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind
 
 ONLY_LOSSES: Final = phrase(

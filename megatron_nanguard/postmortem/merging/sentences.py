@@ -8,9 +8,8 @@ from typing import Final
 
 from megatron_nanguard.records.coordinates import RankGroup
 from megatron_nanguard.records.incident import SUMMARY
-from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, opening, phrase
+from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, name_ranks, opening, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets
-from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.step.replay import ReplaySummary
 
 LISTED_REASONS: Final = 4

@@ -14,10 +14,10 @@ from typing import Literal
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import MergedParameter, MicrobatchLosses
-from megatron_nanguard.records.pattern import pattern_of
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import BadParameter, Microbatch, Postmortem
 from megatron_nanguard.records.run.parameters import depth_of
+from megatron_nanguard.records.trace import pattern_of
 
 LISTED_PARAMETERS = 512
 LISTED_RANKS = 64

@@ -13,8 +13,7 @@ from markupsafe import Markup
 from megatron_nanguard.postmortem.rank_table import RankState
 from megatron_nanguard.printable import printable
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.report.formatting import counted
 from megatron_nanguard.report.html.embedding import content_policy, digest, json_island, plotting_library
 from megatron_nanguard.report.html.glossary import about

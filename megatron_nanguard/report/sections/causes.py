@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from megatron_nanguard.diagnosis.texts import advice_texts, meaning
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import Origin, RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
+from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import ALONGSIDE, joined, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import judged

@@ -12,8 +12,7 @@ from typing import Final
 from megatron_nanguard.diagnosis.health import is_healthy
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.machine.health import DeviceHealth
-from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, name_ranks, phrase
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.formatting import MORE, counted
 from megatron_nanguard.report.opened_incident import OpenedIncident

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from megatron_nanguard.records.incident import BatchSpot, Incident, MicrobatchLosses
-from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import LISTED, TOGETHER, joined, name_ranks, phrase
 from megatron_nanguard.records.trace import phase_words
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import number

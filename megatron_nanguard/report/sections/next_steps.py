@@ -7,10 +7,9 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.next_steps.first_look import CONFIRM
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, is_runnable
-from megatron_nanguard.records.causes import Cause, Family, family_of
-from megatron_nanguard.records.incident import Incident, RankedCause
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.causes import Cause, Family, RankedCause, family_of
+from megatron_nanguard.records.incident import Incident
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.report.blocks import Block, Point
 from megatron_nanguard.report.opened_incident import OpenedIncident
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.phrase import LISTED, Phrase, joined, phrase
-from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.records.phrase import LISTED, Phrase, joined, phrase, rank_list
 from megatron_nanguard.records.trace import OriginKind, TensorFacts, phase_words
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import MORE, count, counted, number, pattern_words

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from megatron_nanguard.records.incident import Incident, MergedParameter
-from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.records.phrase import LISTED, joined, phrase, rank_list
 from megatron_nanguard.records.run.parameters import depth_of, layer_of
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.formatting import count, counted, number, pattern_words

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from megatron_nanguard.records.incident import Incident, Infected, Origin
-from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import FOLLOWED, joined, name_ranks, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import MORE, call_words, counted, which_ranks
 from megatron_nanguard.report.opened_incident import OpenedIncident

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes, RankGroup
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.phrase import ALONGSIDE, joined, opening, phrase
-from megatron_nanguard.records.rank_words import name_ranks, rank_list
+from megatron_nanguard.records.phrase import ALONGSIDE, joined, name_ranks, opening, phrase, rank_list
 from megatron_nanguard.report.blocks import Block, Grid, GridMark, Tone
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.rank_states import TONES, keep_worst, legend

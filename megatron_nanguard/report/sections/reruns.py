@@ -13,8 +13,7 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.suspect_call import conclusion, name_call
 from megatron_nanguard.records.incident import Incident, Origin
-from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import LISTED, joined, name_ranks, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary
 from megatron_nanguard.records.suspect.arbitration import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.report.blocks import Block

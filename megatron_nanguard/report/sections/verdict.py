@@ -14,9 +14,8 @@ from typing import Final
 from megatron_nanguard.diagnosis.texts import meaning
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Incident, Origin
-from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
+from megatron_nanguard.records.phrase import FOLLOWED, joined, name_ranks, phrase
 from megatron_nanguard.records.postmortem import Kind
-from megatron_nanguard.records.rank_words import name_ranks
 from megatron_nanguard.records.step.replay import ReplaySummary
 from megatron_nanguard.records.trace import OriginKind, place_words
 from megatron_nanguard.report.blocks import Block, Tone

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks
 from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.screening.grad_check.user_model import UserModel
 from megatron_nanguard.screening.participant import Participant

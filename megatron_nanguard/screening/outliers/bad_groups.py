@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from megatron_nanguard.records.machine.screening import BAD, CollectiveCheck, Outlier
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks
 from megatron_nanguard.screening.parallel_groups import Group
 
 

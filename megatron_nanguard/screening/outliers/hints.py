@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from megatron_nanguard.records.machine.screening import RankScreening
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks
 
 FEWEST: Final = 5
 """Fewest measurements for a median."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.pattern import Pattern
+from megatron_nanguard.records.trace import Pattern
 
 NEGATIVE_INF: Final = 1
 POSITIVE_INF: Final = 2

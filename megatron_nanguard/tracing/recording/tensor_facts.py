@@ -8,8 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from megatron_nanguard.records.pattern import pattern_of
-from megatron_nanguard.records.trace import NUMBER, TensorFacts
+from megatron_nanguard.records.trace import NUMBER, TensorFacts, pattern_of
 from megatron_nanguard.tensor_names import dtype_name
 from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.pattern import Pattern
-from megatron_nanguard.records.trace import CauseLink, Message, TensorFacts
+from megatron_nanguard.records.trace import CauseLink, Message, Pattern, TensorFacts
 from megatron_nanguard.tracing.recording.events import TracedEvent, TracedOutput
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern, union

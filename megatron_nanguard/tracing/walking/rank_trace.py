@@ -7,8 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from megatron_nanguard.records.pattern import Pattern
-from megatron_nanguard.records.trace import LISTED, LISTED_DEPARTURES, CauseLink, RankTrace, Sink
+from megatron_nanguard.records.trace import LISTED, LISTED_DEPARTURES, CauseLink, Pattern, RankTrace, Sink
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, pattern

@@ -17,7 +17,8 @@ import pytest
 from megatron_nanguard.cli.report import MIN_FILES_FOR_BAR, check_page, with_progress, write_page
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.run_directory import RunDirectory
-from megatron_nanguard.records.incident import Incident, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.conversion import from_json
 from tests.unit.cli.leaving import leave
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin

@@ -8,7 +8,7 @@ from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.health import relevant_health
 from megatron_nanguard.diagnosis.rules import communication, hardware_persistent, hardware_transient
 from megatron_nanguard.diagnosis.verdict import verdict
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.machine.health import HealthDifference
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass

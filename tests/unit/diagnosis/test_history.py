@@ -11,7 +11,8 @@ from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.history import bears_on
 from megatron_nanguard.diagnosis.rules import data, hardware_persistent, hardware_transient, uninitialised_or_race
 from megatron_nanguard.diagnosis.verdict import verdict
-from megatron_nanguard.records.incident import Incident, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.machine.device import RankDevice
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass

@@ -9,7 +9,8 @@ import pytest
 
 from megatron_nanguard.diagnosis.rules import RULES, Rule
 from megatron_nanguard.diagnosis.verdict import verdict
-from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Kind, RankSets, ScalerState
 from megatron_nanguard.records.step.replay import AuditFinding, ReplayPass
 from megatron_nanguard.records.trace import OriginKind

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from megatron_nanguard.incident.rank_evidence import RankEvidence, _judge, by_layer, collect
-from megatron_nanguard.records.pattern import Pattern
 from megatron_nanguard.records.postmortem import BadParameter, Microbatch
+from megatron_nanguard.records.trace import Pattern
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX
 from megatron_nanguard.settings import Settings
 from tests.unit.factories import bad_parameter

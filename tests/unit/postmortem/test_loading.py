@@ -10,7 +10,7 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.loading import load_incident, merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.json.conversion import to_json
 from tests.unit.factories import ABORT, SETS, demo_postmortem, incident, postmortem
 

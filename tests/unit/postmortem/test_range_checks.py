@@ -9,7 +9,7 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.range_checks import check_incident, check_place, check_sizes
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from tests.unit.factories import SETS, SIZES, incident, place
 

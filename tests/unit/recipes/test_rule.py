@@ -24,7 +24,7 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, Scales
 from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 

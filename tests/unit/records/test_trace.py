@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.trace import PHASE_WORDS, Message, Phase, place_words
+from megatron_nanguard.records.trace import PHASE_WORDS, Message, Pattern, Phase, pattern_of, place_words
 from tests.unit.diagnosis.factories import group, message, trace
 
 
@@ -25,3 +25,8 @@ def test_every_phase_has_words() -> None:
 def test_a_message_of_a_channel_that_is_not_listed_is_refused() -> None:
     with pytest.raises(PostmortemError, match=r"^a message has channel 1, 1 are listed$"):
         replace(trace(0, arrivals=(message(9, group(0, 2)),)), arrivals=(Message(9, "recv_", 1, 0, "finite", "nan"),))
+
+
+@pytest.mark.parametrize(("nan", "inf", "pattern"), [(0, 0, "finite"), (3, 0, "nan"), (0, 1, "inf"), (2, 5, "nan+inf")])
+def test_counts_become_a_word(nan: int, inf: int, pattern: Pattern) -> None:
+    assert pattern_of(nan, inf) == pattern

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.report.formatting import call_words, count, judged, number
 from tests.unit.diagnosis.factories import origin
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from megatron_nanguard.records.incident import Incident, Origin
-from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.rank_words import name_ranks
+from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.report.formatting import call_words
 from megatron_nanguard.report.sections.propagation import (
     SHOWN_ORIGINS,

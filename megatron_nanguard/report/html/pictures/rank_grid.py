@@ -13,8 +13,7 @@ from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase
-from megatron_nanguard.records.rank_words import rank_list
+from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase, rank_list
 from megatron_nanguard.report.blocks import Tone
 from megatron_nanguard.report.formatting import as_sentence
 from megatron_nanguard.report.rank_states import NAMES, TONES, keep_worst, legend

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, get_args
 
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
-from megatron_nanguard.records.rank_words import name_ranks, rank_list
+from megatron_nanguard.records.phrase import FOLLOWED, joined, name_ranks, phrase, rank_list
 from megatron_nanguard.records.trace import Phase, phase_words
 from megatron_nanguard.report.formatting import counted
 from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, escape, shorten

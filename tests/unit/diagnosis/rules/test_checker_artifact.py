@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.checker_artifact import judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import case, origin

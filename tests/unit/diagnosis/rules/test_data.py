@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.data import judge
-from megatron_nanguard.records.incident import BatchSpot, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import BatchSpot
 from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.hardware_transient import WITHOUT_THE_CALL, judge
-from megatron_nanguard.records.incident import BatchSpot, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import BatchSpot
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.diagnosis.rules.loss_or_mask import judge
-from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses
 from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import NAN, case, origin
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_nanguard.diagnosis.rules.loss_scaler import judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin

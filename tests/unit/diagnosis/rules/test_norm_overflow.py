@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from megatron_nanguard.diagnosis.rules.norm_overflow import judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from tests.unit.diagnosis.factories import case, origin
 

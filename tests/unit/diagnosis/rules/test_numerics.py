@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from megatron_nanguard.diagnosis.rules.numerics import judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts

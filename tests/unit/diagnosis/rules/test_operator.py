@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.diagnosis.rules.operator import judge
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, case, origin

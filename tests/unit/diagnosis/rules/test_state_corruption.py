@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from megatron_nanguard.diagnosis.rules.state_corruption import judge
-from megatron_nanguard.records.incident import MicrobatchLosses, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import MicrobatchLosses
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind

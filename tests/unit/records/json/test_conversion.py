@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.incident import Incident, Infected, RankedCause
+from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.incident import Incident, Infected
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Microbatch, Postmortem, RankSets
 from tests.unit.factories import demo_postmortem, incident, postmortem

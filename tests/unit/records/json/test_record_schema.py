@@ -11,8 +11,9 @@ import pytest
 
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records import SCHEMA_VERSION
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.coordinates import Coordinates
-from megatron_nanguard.records.incident import Origin, RankedCause
+from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.fields import fields_of
 from megatron_nanguard.records.json.file_kinds import FILE_KINDS

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.incident import Incident, Infected, MergedParameter, MicrobatchLosses, RankedCause
+from megatron_nanguard.records.incident import Incident, Infected, MergedParameter, MicrobatchLosses
 from megatron_nanguard.records.postmortem import Microbatch, RankSets
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.diagnosis.factories import origin

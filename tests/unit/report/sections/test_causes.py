@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.diagnosis.texts import advice_texts, meaning
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.sections import causes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_nanguard.records.incident import RankedCause
+from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.report.blocks import Block, Point
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import next_steps, verdict
