@@ -15,7 +15,6 @@ from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME, CALL_NAME, write_cause
 from megatron_nanguard.postmortem.job_history import earlier_incidents
 from megatron_nanguard.postmortem.loading import merge_directory, read_traces
-from megatron_nanguard.postmortem.merging.incident import ExchangedSets
 from megatron_nanguard.postmortem.merging.sentences import summarize
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.postmortem.search import MERGED_NAME
@@ -44,7 +43,7 @@ class MergedFile:
         self._saves_calls = saves_calls
         self._run, self._name = run, f"{incident}/{MERGED_NAME}"
         self._directory = run.path / incident
-        self._exchanged = ExchangedSets(outcome.ranks, outcome.groups, outcome.infected_groups)
+        self._exchanged = outcome
         self._first: Incident | None = None
         self._traces: tuple[RankTrace, ...] = ()
 

@@ -10,12 +10,30 @@ from dataclasses import dataclass, replace
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
-from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, ReducedState
+from megatron_nanguard.records.postmortem import BadParameter, Kind, LocalGradients, Microbatch, ReducedState
 from megatron_nanguard.records.run.parameters import ParameterEntry, layer_of
 from megatron_nanguard.records.trace import pattern_of
 
 NORM_DIGITS = 6
 """Significant digits of a layer's norm in the file; fp32 has seven."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Where one rank saw bad values.
+
+    Attributes:
+        bad_before: an element of this rank's own gradients was not finite before the reduction.
+        bad_after: an element of what the optimizer would consume is not finite.
+        bad_loss: the loss of a micro-batch is not finite.
+        suspicious_before, suspicious_after: the norm is not finite, or too large to be summed over the ranks.
+    """
+
+    bad_before: bool = False
+    bad_after: bool = False
+    bad_loss: bool = False
+    suspicious_before: bool = False
+    suspicious_after: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,24 +43,15 @@ class RankEvidence:
     Attributes:
         local: gradients before the reduction.
         reduced: what the optimizer would consume.
-        suspicious_before, suspicious_after: the norm is not finite, or too large to be summed over the ranks.
-        bad_before, bad_after: an element is not finite.
-        bad_loss: the loss of a micro-batch is not finite.
     """
 
     local: LocalGradients
     reduced: ReducedState
     microbatches: tuple[Microbatch, ...]
-    suspicious_before: bool
-    suspicious_after: bool
-    bad_before: bool
-    bad_after: bool
-    bad_loss: bool
+    signs: Signs
 
 
-NOTHING = RankEvidence(
-    LocalGradients(None, (), {}, 0), ReducedState(None, 0, (), 0), (), False, False, False, False, False
-)
+NOTHING = RankEvidence(LocalGradients(None, (), {}, 0), ReducedState(None, 0, (), 0), (), Signs())
 """The evidence of a rank where it could not be collected."""
 
 
@@ -62,12 +71,27 @@ def collect(guarded: GuardedOptimizer, limit: float) -> RankEvidence:
         local=LocalGradients(local_norm, local, by_layer(local), 0, norm_by_layer(guarded)),
         reduced=ReducedState(reduced_norm, len(guarded.step.after.pieces), tuple(reduced), 0),
         microbatches=microbatches,
-        suspicious_before=_is_suspicious(local_norm, limit),
-        suspicious_after=_is_suspicious(reduced_norm, limit),
-        bad_before=suspects or any(one.pattern != "finite" for one in local),
-        bad_after=bool(bad_after),
-        bad_loss=any(one.loss is not None and not math.isfinite(one.loss) for one in microbatches),
+        signs=Signs(
+            bad_before=suspects or any(one.pattern != "finite" for one in local),
+            bad_after=bool(bad_after),
+            bad_loss=any(one.loss is not None and not math.isfinite(one.loss) for one in microbatches),
+            suspicious_before=_is_suspicious(local_norm, limit),
+            suspicious_after=_is_suspicious(reduced_norm, limit),
+        ),
     )
+
+
+def kind_of(ranks: Sequence[Signs]) -> Kind:
+    """The kind of incident as far as these ranks know: a suspicion counts only where no element is bad anywhere."""
+    if any(seen.bad_before for seen in ranks):
+        return Kind.GRADIENT_BEFORE_REDUCTION
+    if any(seen.bad_after for seen in ranks):
+        return Kind.GRADIENT_AFTER_REDUCTION
+    if any(seen.bad_loss for seen in ranks):
+        return Kind.LOSS
+    if any(seen.suspicious_before or seen.suspicious_after for seen in ranks):
+        return Kind.NORM_OVERFLOW
+    return Kind.DEAD_STEP
 
 
 def by_layer(parameters: Sequence[BadParameter]) -> dict[str, int]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
-from megatron_nanguard.incident.rank_evidence import RankEvidence
+from megatron_nanguard.incident.rank_evidence import RankEvidence, kind_of
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, RngDigests, ScalerState
+from megatron_nanguard.records.postmortem import Flags, Postmortem, RngDigests, ScalerState
 from megatron_nanguard.sentinel import Flag
 
 NO_RNG = RngDigests("", "", "", "", {})
@@ -71,7 +71,7 @@ def first_postmortem(
     return Postmortem(
         run_id=run_id,
         step=step.number,
-        kind=kind_alone(evidence),
+        kind=kind_of([evidence.signs]),
         phase="signal",
         coordinates=guarded.coordinates,
         sizes=guarded.sizes,
@@ -87,9 +87,9 @@ def first_postmortem(
         scaler=_scaler(guarded, alarm),
         rng=step.rng.digests() if step.rng else NO_RNG,
         flags=Flags(
-            local=evidence.bad_before,
-            reduced=evidence.bad_after,
-            loss=evidence.bad_loss,
+            local=evidence.signs.bad_before,
+            reduced=evidence.signs.bad_after,
+            loss=evidence.signs.bad_loss,
             own_fault=fault is not None,
             dead_step=alarm.has(Flag.DEAD_STEP),
         ),
@@ -122,14 +122,3 @@ def _scaler(guarded: GuardedOptimizer, alarm: Alarm) -> ScalerState | None:
         just_raised=not in_search and alarm.has(Flag.RAISED_SCALE),
         skips_in_a_row=skips,
     )
-
-
-def kind_alone(evidence: RankEvidence) -> Kind:
-    """The kind of incident as far as this rank knows alone."""
-    if evidence.bad_before:
-        return Kind.GRADIENT_BEFORE_REDUCTION
-    if evidence.bad_after:
-        return Kind.GRADIENT_AFTER_REDUCTION
-    if evidence.bad_loss:
-        return Kind.LOSS
-    return Kind.NORM_OVERFLOW if evidence.suspicious_before or evidence.suspicious_after else Kind.DEAD_STEP

@@ -141,13 +141,9 @@ class _Stages:
         Collective: all voters.
         """
         postmortem = self._rank_file.postmortem
-        mine = RankSummary.of(
-            self._guarded.coordinates,
-            evidence,
-            is_dead_step=postmortem is not None and postmortem.flags.dead_step,
-            has_own_fault=self._shield.fault is not None,
-            can_replay=can_replay,
-        )
+        dead_step = postmortem is not None and postmortem.flags.dead_step
+        has_fault = self._shield.fault is not None
+        mine = RankSummary(self._guarded.coordinates, evidence.signs, dead_step, has_fault, can_replay)
         rows = exchange(mine.to_ints(), self._voters, self._guarded.torch_device)
         return conclude([RankSummary.from_ints(row) for row in rows], self._guarded.sizes)
 

@@ -20,7 +20,7 @@ from megatron_nanguard.records.suspect.bundle import SavedCall
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import ABORT, REPLICA_0, REPLICA_1, SETS, SIZES, demo_postmortem, incident, place
 
-OUTCOME = ExchangeOutcome(Kind.GRADIENT_BEFORE_REDUCTION, RankSets((0,), (), ()), (), (), ())
+OUTCOME = ExchangeOutcome(RankSets((0,), (), ()), (), (), Kind.GRADIENT_BEFORE_REDUCTION)
 ORIGIN = Origin(0, "tp0pp0dp0", 2, "forward", "decoder.layers.1.mlp", "log", "0", "nan", "gelu.py:7 in act", ())
 WHERE = (
     "Step 3: gradients of rank 0 were not finite before the data-parallel reduction. It began on rank 0, forward of "
@@ -57,7 +57,7 @@ def written(run: RunDirectory) -> Incident:
 
 
 def merged_file(run: RunDirectory, saves_calls: bool = True) -> MergedFile:
-    outcome = ExchangeOutcome(Kind.GRADIENT_BEFORE_REDUCTION, SETS, (REPLICA_0,), (REPLICA_1,), (), ())
+    outcome = ExchangeOutcome(SETS, (REPLICA_0,), (REPLICA_1,), Kind.GRADIENT_BEFORE_REDUCTION)
     return MergedFile(run, "incidents/step_00000003", outcome, saves_calls=saves_calls)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.incident.rank_evidence import RankEvidence, _judge, by_layer, collect
-from megatron_nanguard.records.postmortem import BadParameter, Microbatch
+from megatron_nanguard.incident.rank_evidence import RankEvidence, Signs, _judge, by_layer, collect, kind_of
+from megatron_nanguard.records.postmortem import BadParameter, Kind, Microbatch
 from megatron_nanguard.records.trace import Pattern
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX
 from megatron_nanguard.settings import Settings
@@ -43,7 +43,7 @@ def patterns(evidence: RankEvidence) -> tuple[dict[str, Pattern], dict[str, Patt
 def verdict(evidence: RankEvidence) -> str:
     """The flags that are on, in order."""
     names = ("suspicious_before", "suspicious_after", "bad_before", "bad_after", "bad_loss")
-    return " ".join(name for name in names if getattr(evidence, name))
+    return " ".join(name for name in names if getattr(evidence.signs, name))
 
 
 # ---------------------------------------------------------------------- real buffers
@@ -209,3 +209,18 @@ def test_a_layer_that_was_not_looked_at_has_no_norm(watch: Watch) -> None:
 
 def test_bucket_norms_tell_nothing_of_layers(watch: Watch) -> None:
     assert collect(watch(Settings(on=True, norms="bucket")).run(), FP32_MAX).local.norm_by_layer == {}
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        ({}, Kind.DEAD_STEP),
+        ({"suspicious_before": True}, Kind.NORM_OVERFLOW),
+        ({"suspicious_after": True}, Kind.NORM_OVERFLOW),
+        ({"bad_loss": True, "suspicious_after": True}, Kind.LOSS),
+        ({"bad_after": True, "bad_loss": True}, Kind.GRADIENT_AFTER_REDUCTION),
+        ({"bad_before": True, "bad_after": True, "bad_loss": True}, Kind.GRADIENT_BEFORE_REDUCTION),
+    ],
+)
+def test_the_kind_as_far_as_one_rank_can_tell(seen: dict[str, bool], kind: Kind) -> None:
+    assert kind_of([Signs(**seen)]) is kind

@@ -6,17 +6,15 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident import Alarm
 from megatron_nanguard.incident.rank_evidence import NOTHING, collect
-from megatron_nanguard.incident.rank_file import NO_RNG, first_postmortem, kind_alone
+from megatron_nanguard.incident.rank_file import NO_RNG, first_postmortem
 from megatron_nanguard.records.json.conversion import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
 from megatron_nanguard.sentinel import Flag
@@ -35,21 +33,6 @@ def alarm(optimizer: Any, *flags: Flag) -> Alarm:
 
 def plant(made: Trainer) -> None:
     made.net.first.weight.main_grad[0, 1] = math.nan
-
-
-@pytest.mark.parametrize(
-    ("seen", "kind"),
-    [
-        ({}, Kind.DEAD_STEP),
-        ({"suspicious_before": True}, Kind.NORM_OVERFLOW),
-        ({"suspicious_after": True}, Kind.NORM_OVERFLOW),
-        ({"bad_loss": True, "suspicious_after": True}, Kind.LOSS),
-        ({"bad_after": True, "bad_loss": True}, Kind.GRADIENT_AFTER_REDUCTION),
-        ({"bad_before": True, "bad_after": True, "bad_loss": True}, Kind.GRADIENT_BEFORE_REDUCTION),
-    ],
-)
-def test_the_kind_as_far_as_one_rank_can_tell(seen: dict[str, bool], kind: Kind) -> None:
-    assert kind_alone(replace(NOTHING, **seen)) is kind
 
 
 def test_the_signal_holds_what_this_rank_knows(watch: Watch) -> None:

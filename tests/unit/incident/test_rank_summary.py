@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Container
 
 import pytest
 
+from megatron_nanguard.incident.rank_evidence import Signs
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome, RankSummary, conclude
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from tests.unit.factories import PLACES, SIZES
 
-NAMES = [field.name for field in fields(RankSummary)]
-REPORT = RankSummary(**{name: number for number, name in enumerate(NAMES)})
+PLACE = Coordinates(rank=0, tp=1, cp=2, ep=3, dp=4, pp=5, expert_tp=6, expert_dp=7)
+SIGNS = ("bad_before", "bad_after", "bad_loss", "suspicious_before", "suspicious_after")
+FLAGS = (*SIGNS, "dead_step", "own_fault", "can_replay")
 
 
-def test_a_row_comes_back_as_it_went() -> None:
-    assert REPORT.to_ints() == tuple(range(len(NAMES)))
-    assert RankSummary.from_ints(list(REPORT.to_ints())) == REPORT
+def row_of(place: Coordinates, flags: Container[str]) -> RankSummary:
+    """The row of a rank that raises these flags."""
+    raised = {flag: flag in flags for flag in FLAGS}
+    return RankSummary(place, Signs(**{flag: raised.pop(flag) for flag in SIGNS}), **raised)
 
 
-def test_a_row_has_these_columns() -> None:
-    assert [
-        *("rank", "tp", "cp", "ep", "dp", "pp", "expert_tp", "expert_dp"),
-        *("bad_before", "bad_after", "bad_loss", "suspicious_before", "suspicious_after", "dead_step", "own_fault"),
-        "can_replay",
-    ] == NAMES
+@pytest.mark.parametrize("number", range(len(FLAGS)))
+def test_a_row_has_the_place_then_a_column_per_flag_and_comes_back_as_it_went(number: int) -> None:
+    row = row_of(PLACE, [FLAGS[number]])
+    columns = (0, 1, 2, 3, 4, 5, 6, 7, *(int(column == number) for column in range(len(FLAGS))))
+    assert row.to_ints() == columns
+    assert {type(value) for value in row.to_ints()} == {int}
+    assert RankSummary.from_ints(list(columns)) == row
 
 
-def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(AssertionError):
-        RankSummary.from_ints(REPORT.to_ints()[:-1])
-
-
-def test_the_place_is_read_off_the_row() -> None:
-    assert REPORT.coordinates == Coordinates(rank=0, tp=1, cp=2, ep=3, dp=4, pp=5, expert_tp=6, expert_dp=7)
+@pytest.mark.parametrize("row", [range(15), range(17)])
+def test_a_row_of_another_length_is_refused(row: range) -> None:
+    with pytest.raises(TypeError):
+        RankSummary.from_ints(row)
 
 
 ALL = set(PLACES)
-NOTHING = {field.name: 0 for field in fields(RankSummary)}
 
 
 def concluded(**ranks_by_flag: set[int]) -> ExchangeOutcome:
@@ -48,8 +48,8 @@ def concluded(**ranks_by_flag: set[int]) -> ExchangeOutcome:
 
 def summary(rank: int, ranks_by_flag: dict[str, set[int]]) -> RankSummary:
     tp, dp, pp = PLACES[rank]
-    flags = {**NOTHING, **{flag: int(rank in ranks) for flag, ranks in ranks_by_flag.items()}}
-    return RankSummary(**{**flags, "rank": rank, "tp": tp, "dp": dp, "pp": pp, "expert_tp": tp, "expert_dp": dp})
+    flags = [flag for flag, ranks in ranks_by_flag.items() if rank in ranks]
+    return row_of(Coordinates(rank, tp, 0, 0, dp, pp, expert_tp=tp, expert_dp=dp), flags)
 
 
 def words(outcome: ExchangeOutcome) -> tuple[list[str], list[str]]:
