@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,9 +16,6 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.step.capture import TENSORS_SUFFIX, CaptureFile, file_name
-
-UNREADABLE = (OSError, SafetensorError, ValueError)
-"""Errors of safetensors for a file that is missing or damaged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +47,10 @@ def without_tensors(record: CaptureFile, why_not: str) -> CaptureFile:
 
 
 def read(incident: Path, rank: int) -> Captured:
-    """Read what a rank saved.
-
-    Args:
-        incident: directory of the incident.
-        rank: global rank.
-    Raises:
-        PostmortemError: it is missing, incomplete, or not what this package writes.
-    """
+    """Read what a rank saved; arguments and errors as for `check`."""
     record = check(incident, rank)
-    tensors = _tensors(incident, rank)
-    try:
-        return Captured(record, load_file(tensors))
-    except UNREADABLE as error:
-        raise PostmortemError(f"{tensors} cannot be read: {error}") from error
+    with _tensors(incident, rank) as path:
+        return Captured(record, load_file(path))
 
 
 def check(incident: Path, rank: int) -> CaptureFile:
@@ -83,13 +71,15 @@ def check(incident: Path, rank: int) -> CaptureFile:
     if record.level == "ids":
         asked = f" ({record.left_out[0]})" if record.left_out else ""
         raise PostmortemError(f"{path} holds digests alone{asked}; --nanguard-capture full saves the step")
-    tensors = _tensors(incident, rank)
+    with _tensors(incident, rank) as tensors, safe_open(tensors, framework="pt"):
+        return record
+
+
+@contextmanager
+def _tensors(incident: Path, rank: int) -> Iterator[Path]:
+    """Give the file of tensors; an error of safetensors inside means that it is missing or damaged."""
+    path = (incident / file_name(rank)).with_suffix(TENSORS_SUFFIX)
     try:
-        with safe_open(tensors, framework="pt"):
-            return record
-    except UNREADABLE as error:
-        raise PostmortemError(f"{tensors} cannot be read: {error}") from error
-
-
-def _tensors(incident: Path, rank: int) -> Path:
-    return (incident / file_name(rank)).with_suffix(TENSORS_SUFFIX)
+        yield path
+    except (OSError, SafetensorError, ValueError) as error:
+        raise PostmortemError(f"{path} cannot be read: {error}") from error

@@ -13,7 +13,7 @@ from math import prod
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.topology.axis_names import all_of, index_of, short_name
+from megatron_nanguard.topology.axis_names import ALL_OF, index_of
 from megatron_nanguard.topology.products import Product, cover
 
 
@@ -89,7 +89,7 @@ def _group(
 
 def _one_rank(at: Coordinates, sizes: ParallelSizes) -> str:
     places = [
-        f"{short_name(axis)} {getattr(at, axis)}" for axis in ("tp", "cp", "ep", "pp", "dp") if getattr(sizes, axis) > 1
+        f"{axis.upper()} {getattr(at, axis)}" for axis in ("tp", "cp", "ep", "pp", "dp") if getattr(sizes, axis) > 1
     ]
     if not places:
         return phrase("rank {rank}", rank=at.rank)
@@ -100,7 +100,7 @@ def _several(named: Mapping[str, tuple[int, ...]], axes: tuple[str, ...]) -> str
     if not named:
         return phrase("all ranks")
     where = joined(LISTED, (index_of(axis, values) for axis, values in named.items()))
-    rest = [all_of(axis) for axis in axes if axis not in named]
+    rest = [ALL_OF[axis] for axis in axes if axis not in named]
     if not rest:
         return where
     # An index inside a group reads as "everywhere"; a replica or a stage is a place that holds the rest.
