@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch._ops import OpOverload
 
-from megatron_nanguard.arbitration import repro
+from megatron_nanguard.arbitration import references, repro
 from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall
-from megatron_nanguard.arbitration.references import reference_file
 from megatron_nanguard.arbitration.repro import find_operator
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.atomic_write import atomic_write
@@ -43,13 +42,12 @@ def write_bundle(directory: Path, call: CaughtCall) -> bool:
             if tensors:
                 with atomic_write(directory / name) as temporary:
                     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
-        for name, source in (
-            ("repro.py", Path(repro.__file__)),
-            (repro.REFERENCE_NAME, reference_file(call.saved.operator)),
-        ):
-            if source is not None:
-                with atomic_write(directory / name) as temporary:
-                    shutil.copyfile(source, temporary)
+        scripts = {"repro.py": repro.__file__}
+        if call.saved.operator in references.REFERENCES:
+            scripts[repro.REFERENCE_NAME] = references.__file__
+        for name, source in scripts.items():
+            with atomic_write(directory / name) as temporary:
+                shutil.copyfile(source, temporary)
         with atomic_write(directory / repro.CALL_NAME) as temporary:
             temporary.write_bytes(to_json(call.saved))
     except (OSError, SafetensorError) as error:

@@ -225,8 +225,8 @@ def _reference(call: Json, folder: Path) -> Function:
             f"{call['operator']} is not part of torch; load the file that defines it with --preload FILE"
         )
     print(f"{call['operator']} is not here; its plain PyTorch reference runs instead")
-    reference = _load(path).reference
-    return lambda args, kwargs: reference(**args, **kwargs)
+    found: Function = _load(path).reference_for(call["operator"])
+    return found
 
 
 def find_operator(name: str) -> Any:

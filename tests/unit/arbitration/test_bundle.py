@@ -64,7 +64,7 @@ def test_a_kernel_with_a_reference_takes_it_along(tmp_path: Path) -> None:
 
     write_bundle(tmp_path, call)
 
-    assert "def reference(" in (tmp_path / "reference.py").read_text()
+    assert "def swiglu(" in (tmp_path / "reference.py").read_text()
 
 
 def test_a_directory_that_cannot_be_written_costs_one_line(tmp_path: Path, log: Log) -> None:

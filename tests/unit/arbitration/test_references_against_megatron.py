@@ -73,7 +73,7 @@ def test_norms(normalization: str, reference: Any) -> None:
         return result
 
     def mine(x: Tensor, *weights: Tensor) -> Tensor:
-        return reference.reference(
+        return reference(
             input=x, normalized_shape=[24], eps=1e-5, **dict(zip(("weight", "bias"), weights, strict=False))
         )
 
@@ -84,7 +84,7 @@ def test_gelu() -> None:
     from megatron.core.fusions.fused_bias_gelu import bias_gelu_impl
 
     # Megatron writes sqrt(2/pi) with eight digits.
-    assert_same(lambda x, b: gelu.reference(input=x, bias=b), bias_gelu_impl, [normal(6, 2, 24), normal(24)], 1e-7)
+    assert_same(lambda x, b: gelu(input=x, bias=b), bias_gelu_impl, [normal(6, 2, 24), normal(24)], 1e-7)
 
 
 def test_swiglu() -> None:
@@ -92,14 +92,14 @@ def test_swiglu() -> None:
 
     x, bias, weights = normal(6, 24), normal(24), normal(6, 1)
 
-    assert_same(lambda x, b: swiglu.reference(input=x, bias=b), bias_swiglu_impl, [x, bias])
+    assert_same(lambda x, b: swiglu(input=x, bias=b), bias_swiglu_impl, [x, bias])
     assert_same(
-        lambda x: swiglu.reference(input=x, fp8_input_store=False, cpu_offload_input=False),
+        lambda x: swiglu(input=x, fp8_input_store=False, cpu_offload_input=False),
         lambda x: SwiGLUFunction.apply(x, False, False),
         [x],
     )
     assert_same(
-        lambda x, w: swiglu.reference(input=x, weights=w),
+        lambda x, w: swiglu(input=x, weights=w),
         lambda x, w: weighted_bias_swiglu_impl(x, None, w),
         [x, weights],
     )
@@ -118,7 +118,7 @@ def test_softmax() -> None:
     local = masked_softmax(0.5, causal=False)
 
     assert_same(
-        lambda x: softmax.reference(inputs=x, scale=0.5, mask=MASK),
+        lambda x: softmax(inputs=x, scale=0.5, mask=MASK),
         lambda x: local.forward_torch_softmax(x, MASK),
         [normal(2, 3, 5, 5)],
     )
@@ -128,7 +128,7 @@ def test_causal_softmax() -> None:
     local = masked_softmax(0.5, causal=True)
 
     assert_same(
-        lambda x: causal_softmax.reference(inputs=x, scale=0.5).unsqueeze(0),
+        lambda x: causal_softmax(inputs=x, scale=0.5).unsqueeze(0),
         lambda x: local.forward_torch_softmax(x.unsqueeze(0), None),
         [normal(6, 5, 5)],
     )
@@ -145,7 +145,7 @@ def test_attention(groups: int) -> None:
 
     def mine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         first = [tensor.transpose(0, 1) for tensor in (q, k, v)]
-        out = dot_product_attention.reference(q=first[0], k=first[1], v=first[2], causal=True, window_size=(-1, -1))
+        out = dot_product_attention(q=first[0], k=first[1], v=first[2], causal=True, window_size=(-1, -1))
         return out.transpose(0, 1).flatten(2)
 
     inputs = [normal(5, 2, 4, 6), normal(5, 2, groups, 6) * 0.5, normal(5, 2, groups, 6)]
@@ -157,7 +157,7 @@ def test_attention_of_torch() -> None:
     query, key, value = normal(2, 4, 5, 6), normal(2, 4, 7, 6), normal(2, 4, 7, 6)
 
     assert_same(
-        lambda q, k, v: dot_product_attention.reference(query=q, key=k, value=v, scale=0.3),
+        lambda q, k, v: dot_product_attention(query=q, key=k, value=v, scale=0.3),
         lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3),
         [query, key, value],
     )
@@ -170,7 +170,7 @@ def test_cross_entropy() -> None:
 
     # Megatron computes it in float32.
     assert_same(
-        lambda x: cross_entropy.reference(vocab_parallel_logits=x, target=target),
+        lambda x: cross_entropy(vocab_parallel_logits=x, target=target),
         lambda x: vocab_parallel_cross_entropy(x.clone(), target).double(),
         [normal(3, 2, 9)],
         1e-6,
@@ -181,13 +181,13 @@ def test_what_a_reference_does_not_cover_is_said() -> None:
     logits, q = normal(3, 9), normal(1, 2, 1, 4)
 
     with pytest.raises(NotImplementedError, match="split over ranks"):
-        cross_entropy.reference(vocab_parallel_logits=logits, target=torch.tensor([1, 2, 11]))
+        cross_entropy(vocab_parallel_logits=logits, target=torch.tensor([1, 2, 11]))
     with pytest.raises(NotImplementedError, match="smoothed labels"):
-        cross_entropy.reference(logits=logits, labels=torch.tensor([1, 2, 3]), smoothing=0.1)
+        cross_entropy(logits=logits, labels=torch.tensor([1, 2, 3]), smoothing=0.1)
     with pytest.raises(NotImplementedError, match="dropout or a sliding window"):
-        dot_product_attention.reference(q=q, k=q, v=q, dropout_p=0.1)
+        dot_product_attention(q=q, k=q, v=q, dropout_p=0.1)
     with pytest.raises(NotImplementedError, match="dropout or a sliding window"):
-        dot_product_attention.reference(q=q, k=q, v=q, window_size=(3, 0))
+        dot_product_attention(q=q, k=q, v=q, window_size=(3, 0))
     with pytest.raises(NotImplementedError, match="1099511627776 scores"):
         long = torch.empty(1, 1 << 20, 1, 1)
-        dot_product_attention.reference(q=long, k=long, v=long)
+        dot_product_attention(q=long, k=long, v=long)
