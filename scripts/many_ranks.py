@@ -16,7 +16,7 @@ from pathlib import Path
 from megatron_nanguard.postmortem.limits import cut_to_limit
 from megatron_nanguard.postmortem.run_directory import postmortem_name
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.postmortem import (
     BadParameter,

@@ -18,7 +18,7 @@ from many_ranks import DP, PP, REPLICA, SIZES, TP, place
 
 from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.trace import (
     LISTED,
     CauseLink,

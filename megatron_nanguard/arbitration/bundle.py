@@ -18,9 +18,7 @@ from megatron_nanguard.arbitration import references, repro
 from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall
 from megatron_nanguard.arbitration.repro import find_operator
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.json.conversion import to_json
-from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.json.record_file import atomic_write, read_record, write_record
 from megatron_nanguard.records.suspect.bundle import SavedCall, SavedTensor
 from megatron_nanguard.tensor_names import dtype_name
 
@@ -48,8 +46,7 @@ def write_bundle(directory: Path, call: CaughtCall) -> bool:
         for name, source in scripts.items():
             with atomic_write(directory / name) as temporary:
                 shutil.copyfile(source, temporary)
-        with atomic_write(directory / repro.CALL_NAME) as temporary:
-            temporary.write_bytes(to_json(call.saved))
+        write_record(directory / repro.CALL_NAME, call.saved)
     except (OSError, SafetensorError) as error:
         log.error("cannot write %s: %s; the incident has no reproduction", directory, error)
         return False

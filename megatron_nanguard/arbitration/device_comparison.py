@@ -15,7 +15,7 @@ from megatron_nanguard.arbitration.references import reference_for
 from megatron_nanguard.arbitration.repetition import CANNOT_RUN, outcome, refer
 from megatron_nanguard.device import training_device
 from megatron_nanguard.errors import PostmortemError, ReplayError
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.suspect.arbitration import DeviceOutcome
 
 

@@ -21,8 +21,7 @@ from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.repetition import CANNOT_RUN, run_once, whole
 from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, write_record
 from megatron_nanguard.records.suspect.arbitration import BAD, FINITE, PeerAnswer
 
 ANSWER_NAME: Final = "answer.json"
@@ -82,8 +81,7 @@ def answer(incident: Path, asker: int, rank: int, device: torch.device, deadline
         return f"rank {asker} sent no call within {deadline:g} s"
     found = PeerAnswer(rank=rank, device=named(device), host=socket.gethostname(), outcome=_outcome(directory, device))
     try:
-        with atomic_write(directory / ANSWER_NAME) as temporary:
-            temporary.write_bytes(to_json(found))
+        write_record(directory / ANSWER_NAME, found)
     except OSError as error:
         return f"the answer could not be written: {error}"
     return found

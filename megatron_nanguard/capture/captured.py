@@ -13,8 +13,7 @@ from torch import Tensor
 
 from megatron_nanguard.capture.tensor_file import file_bytes
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json.conversion import to_json
-from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.json.record_file import read_record, to_json
 from megatron_nanguard.records.step.capture import TENSORS_SUFFIX, CaptureFile, file_name
 
 

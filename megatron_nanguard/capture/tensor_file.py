@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from megatron_nanguard.records.atomic_write import atomic_write
+from megatron_nanguard.records.json.record_file import atomic_write
 
 _NAMES = {
     "float64": "F64",

@@ -15,9 +15,8 @@ from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.job_history import arguments_of_run, earlier_incidents
 from megatron_nanguard.postmortem.loading import LoadedIncident, load_incident, read_traces
 from megatron_nanguard.printable import printable_json
-from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import atomic_write, to_json
 from megatron_nanguard.report import print_report
 from megatron_nanguard.report.lang import LANGUAGES
 from megatron_nanguard.report.opened_incident import OpenedIncident, open_incident

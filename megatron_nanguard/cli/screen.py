@@ -11,8 +11,7 @@ import click
 
 from megatron_nanguard.cli import say
 from megatron_nanguard.errors import SettingsError
-from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import write_record
 
 if TYPE_CHECKING:
     from megatron_nanguard.records.machine.screening import Screening
@@ -84,13 +83,12 @@ def _show(result: Screening, json_file: Path | None) -> None:
 
     print_screening(result, console_on(sys.stdout, has_colour=sys.stdout.isatty()))
     if json_file is not None:
-        _write(json_file, to_json(result))
+        _write(json_file, result)
 
 
-def _write(file: Path, content: bytes) -> None:
+def _write(file: Path, result: Screening) -> None:
     """Write the result; a failure is only printed, as the other ranks wait for the exit code of this one."""
     try:
-        with atomic_write(file) as temporary:
-            temporary.write_bytes(content)
+        write_record(file, result)
     except OSError as error:
         say(f"nanguard: --json {file} cannot be written: {error.strerror}", err=True)

@@ -11,9 +11,7 @@ from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.search import find_incident
-from megatron_nanguard.records.atomic_write import atomic_write
-from megatron_nanguard.records.json.conversion import to_json
-from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.json.record_file import read_record, write_record
 from megatron_nanguard.records.step.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
 from megatron_nanguard.records.suspect.bundle import SavedCall
 
@@ -96,7 +94,7 @@ def _strip(file: Path) -> bool:
         _rewrite(file, is_redacted=True)
         return True
     if file.suffix == ".json" and _is_captured(file):
-        _replace(file, without_samples(read_record(CaptureFile, file)))
+        write_record(file, without_samples(read_record(CaptureFile, file)))
         return True
     return False
 
@@ -114,9 +112,4 @@ def _is_captured(file: Path) -> bool:
 
 
 def _rewrite(file: Path, **changes: object) -> None:
-    _replace(file, replace(read_record(SavedCall, file), **changes))  # type: ignore[arg-type]
-
-
-def _replace(file: Path, record: SavedCall | CaptureFile) -> None:
-    with atomic_write(file) as temporary:
-        temporary.write_bytes(to_json(record))
+    write_record(file, replace(read_record(SavedCall, file), **changes))  # type: ignore[arg-type]

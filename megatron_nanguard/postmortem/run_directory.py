@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from megatron_nanguard.postmortem.limits import cut_to_limit
-from megatron_nanguard.records.atomic_write import atomic_write
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import write_record
 from megatron_nanguard.records.postmortem import Postmortem
 
 
@@ -63,11 +62,9 @@ class RunDirectory:
             The file, or None if it could not be written; the first failure is logged.
         """
         target = self.path / relative
-        content = to_json(record)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(target) as temporary:
-                temporary.write_bytes(content)
+            write_record(target, record)
         except OSError as error:
             self._complain(target, error)
             return None

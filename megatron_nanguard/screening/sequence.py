@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.machine.screening import RankScreening, Screening
 from megatron_nanguard.screening.outliers import find_outliers
 from megatron_nanguard.screening.outliers.hints import hints

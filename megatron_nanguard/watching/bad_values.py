@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.atomic_write import atomic_write
+from megatron_nanguard.records.json.record_file import atomic_write
 from megatron_nanguard.records.trace import TensorFacts
 
 WatchPhase = Literal["forward", "recompute", "backward"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from megatron_nanguard.records.json.conversion import from_json
+from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.trace import Message, OriginKind, RankTrace, TracedOrigin
 from tests.import_server import Server
 from tests.ranks.layouts import FP16, LAYOUTS, Layout

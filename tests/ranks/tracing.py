@@ -28,7 +28,7 @@ from megatron_nanguard.device import training_device
 from megatron_nanguard.megatron_api.model_chunks import layer_number
 from megatron_nanguard.megatron_api.schedules import intercept_steps
 from megatron_nanguard.parameters.global_names import name_modules, name_parameters
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.replay import DecisionPoint, RecordedCall, StepRecorder, replay
 from megatron_nanguard.sentinel import Losses

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.postmortem.limits import limit_of
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import many_ranks

@@ -17,9 +17,8 @@ import orjson
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
-from megatron_nanguard.records.json.conversion import from_json
 from megatron_nanguard.records.json.decoding import RecordDecoder
-from megatron_nanguard.records.json.record_file import read_bytes
+from megatron_nanguard.records.json.record_file import from_json, read_bytes
 
 OPENING: Final = b'{\n  "'
 CLOSING: Final = b"\n}\n"

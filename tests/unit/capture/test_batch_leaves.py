@@ -10,7 +10,7 @@ import torch
 
 from megatron_nanguard.capture.batch_leaves import Batcher, put_together
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.step.capture import CapturedIterator, Leaf
 
 CPU = torch.device("cpu")

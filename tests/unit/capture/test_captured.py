@@ -12,7 +12,7 @@ import torch
 from megatron_nanguard.capture import Captured, captured, check, read, without_tensors
 from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.step.capture import CaptureFile, file_name
 from tests.unit.factories import capture_file
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from megatron_nanguard.capture.random_state_tensors import put_together, take_apart
 from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.device import device_of
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.step.capture import CapturedRandom
 from megatron_nanguard.sentinel import RngStates
 

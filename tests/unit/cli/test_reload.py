@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.cli import main
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.step.capture import CaptureFile, file_name
 from tests.unit.factories import capture_file
 

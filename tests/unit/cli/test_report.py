@@ -19,7 +19,7 @@ from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json.conversion import from_json
+from megatron_nanguard.records.json.record_file import from_json
 from tests.unit.cli.leaving import leave
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem, incident

@@ -9,6 +9,8 @@ import pytest
 
 from megatron_nanguard.cli import main
 from megatron_nanguard.cli.screen import _write
+from megatron_nanguard.records.coordinates import ParallelSizes
+from megatron_nanguard.records.machine.screening import Screening
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
@@ -54,10 +56,12 @@ def test_a_value_out_of_range_is_a_usage_error(capsys: pytest.CaptureFixture[str
 
 
 def test_a_result_that_cannot_be_written_is_an_error_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sizes = ParallelSizes(world=1, tp=1, cp=1, ep=1, dp=1, pp=1, expert_tp=1, expert_dp=1)
+    result = Screening(started="", seconds=0.0, sizes=sizes, outliers=(), hints=(), notes=(), ranks=())
     (tmp_path / "file.json").mkdir()
-    _write(tmp_path / "file.json", b"{}")
+    _write(tmp_path / "file.json", result)
     assert capsys.readouterr().err == f"nanguard: --json {tmp_path / 'file.json'} cannot be written: Is a directory\n"
-    _write(tmp_path / "other.json", b"{}")
+    _write(tmp_path / "other.json", result)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.json", "other.json"]
 
 

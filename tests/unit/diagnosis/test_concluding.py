@@ -7,7 +7,7 @@ from dataclasses import replace
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.incident import Incident, Infected, MicrobatchLosses
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from tests.unit.diagnosis.factories import group, message, origin, sink, to_arrival, to_origin, trace, traced_origin

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.run.drill import DrillFile, DrillOutcome
 from tests.unit.drill.models import X0, Chain, fired, plant, train
 

@@ -14,7 +14,7 @@ from megatron_nanguard.health.nvidia import Nvml
 from megatron_nanguard.health.polling import Source
 from megatron_nanguard.postmortem.merging.incident import merge
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.suspect.arbitration import Arbitration

@@ -13,7 +13,7 @@ from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.incident import Incident, Origin
-from megatron_nanguard.records.json.conversion import from_json
+from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.suspect.bundle import SavedCall

@@ -15,7 +15,7 @@ from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident import Alarm
 from megatron_nanguard.incident.rank_evidence import NOTHING, collect
 from megatron_nanguard.incident.rank_file import NO_RNG, first_postmortem
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
 from megatron_nanguard.sentinel import Flag
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX

@@ -19,7 +19,7 @@ from megatron_nanguard.incident.merged_file import MergedFile
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
-from megatron_nanguard.records.json.conversion import from_json
+from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 from megatron_nanguard.records.step.capture import CaptureFile
 from megatron_nanguard.records.step.replay import ReplaySummary

@@ -16,7 +16,7 @@ from megatron_nanguard.postmortem.limits import (
     cut_to_limit,
     without_zeros,
 )
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.machine.health import HealthReading
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import BadParameter, LocalGradients, Microbatch, RankSets, ReducedState

@@ -11,7 +11,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.loading import load_incident, merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.causes import RankedCause
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from tests.unit.factories import ABORT, SETS, demo_postmortem, incident, postmortem
 
 

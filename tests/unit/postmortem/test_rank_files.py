@@ -11,7 +11,7 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.rank_files import RankFiles
 from megatron_nanguard.postmortem.run_directory import postmortem_name
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.postmortem import Postmortem
 from tests.unit.factories import SIZES, place, postmortem
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.postmortem.run_directory import RunDirectory, postmortem_name
-from megatron_nanguard.records.json.conversion import from_json
+from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.postmortem import Postmortem
 from tests.unit.factories import demo_postmortem, postmortem
 

@@ -6,7 +6,7 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 
 
 @pytest.mark.parametrize(

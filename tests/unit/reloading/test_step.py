@@ -14,7 +14,7 @@ from torch import Tensor
 import megatron_nanguard
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.guarded_run import GuardedOptimizer
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.step.capture import CaptureFile, file_name
 from megatron_nanguard.reloading import ReloadedStep
 from tests.unit.capture.steps import capture, guard_optimizer, run_step

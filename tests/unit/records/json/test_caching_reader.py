@@ -10,8 +10,7 @@ import pytest
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.json.caching_reader import CachingReader, paused_collection
-from megatron_nanguard.records.json.conversion import to_json
-from megatron_nanguard.records.json.record_file import read_record
+from megatron_nanguard.records.json.record_file import read_record, to_json
 from megatron_nanguard.records.postmortem import Postmortem, ReducedState
 from tests.unit.factories import bad_parameter, demo_postmortem, postmortem
 

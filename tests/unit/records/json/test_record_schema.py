@@ -14,9 +14,9 @@ from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.coordinates import Coordinates
 from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.json.conversion import to_json
 from megatron_nanguard.records.json.fields import fields_of
 from megatron_nanguard.records.json.file_kinds import FILE_KINDS
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.json.record_schema import documented_fields, schema_of
 from megatron_nanguard.records.machine.screening import DeviceCheck, Outlier, RankScreening, Screening, Transfer
 from megatron_nanguard.records.postmortem import Kind, Microbatch

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
-from megatron_nanguard.records.json.conversion import from_json, to_json
+from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.report.html import report_html

@@ -10,7 +10,7 @@ import pytest
 from megatron_nanguard.diagnosis.texts import meaning
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.records.json.conversion import to_json
+from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
 from megatron_nanguard.records.trace import OriginKind
