@@ -15,9 +15,8 @@ from typing import Final
 from rich.cells import cell_len
 
 from megatron_nanguard.report.blocks import Bar, Grid, GridMark, Tone
-from megatron_nanguard.report.rendering.lines import INDENT, Glyphs, Line, Span, pad, paragraph
+from megatron_nanguard.report.rendering.lines import GAP, INDENT, Glyphs, Line, Span, pack, pad, paragraph
 
-GAP: Final = "  "
 LONGEST_BAR: Final = 24
 SHORTEST_BAR: Final = 6
 DECADES: Final = 1.0
@@ -33,7 +32,7 @@ def grid_lines(grid: Grid, width: int) -> Iterator[Line]:
     start = len(INDENT) + labels
     is_named = start + sum(named) + len(GAP) * len(named) <= width
     widths = named if is_named else _column_widths(grid, is_named=False)
-    for number, columns in enumerate(_panels(widths, width - start)):
+    for number, columns in enumerate(pack(range(len(widths)), widths.__getitem__, width - start)):
         if number:
             yield ()
         heads = "".join(GAP + pad(grid.columns[column], widths[column]) for column in columns)
@@ -86,32 +85,8 @@ def _cell(cell: Cell, width: int, is_named: bool) -> list[Span]:
     return [*spans, Span(" " * (width - used))]
 
 
-def _panels(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Split the columns into groups that each fit into the width; yield the indices of each group."""
-    panel: list[int] = []
-    used = 0
-    for column, needed in enumerate(widths):
-        if panel and used + len(GAP) + needed > width:
-            yield panel
-            panel, used = [], 0
-        panel.append(column)
-        used += len(GAP) + needed
-    yield panel
-
-
 def _legend(grid: Grid, width: int) -> Iterator[Line]:
-    spans: list[Span] = []
-    used = 0
-    for tone, words in grid.legend:
-        entry = f"{tone.value} {words}"
-        if used and used + len(GAP) + cell_len(entry) > width:
-            yield tuple(spans)
-            spans, used = [], 0
-        start = GAP if spans else INDENT
-        spans.append(Span(start, Tone.PLAIN))
-        spans.append(Span(entry, tone))
-        used += len(start) + cell_len(entry)
-    if spans:
-        yield tuple(spans)
+    for entries in pack(grid.legend, lambda entry: cell_len(f"{entry[0].value} {entry[1]}"), width):
+        yield tuple(span for tone, words in entries for span in (Span(GAP), Span(f"{tone.value} {words}", tone)))
     if grid.caption:
         yield from paragraph(grid.caption, width, tone=Tone.QUIET)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from rich.cells import cell_len
 
 from megatron_nanguard.report.blocks import Tone
 
+Item = TypeVar("Item")
+
 INDENT: Final = "  "
+GAP: Final = "  "
+"""Between two columns."""
 
 _WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
 _PIECES = re.compile(rf"\s+|[{_WIDE}]|[^\s{_WIDE}]+")
@@ -72,6 +76,27 @@ def fold(text: str, width: int) -> list[str]:
         else:
             lines.append(piece.lstrip())
     return [line.rstrip() for line in lines]
+
+
+def pack(items: Iterable[Item], width_of: Callable[[Item], int], room: int) -> Iterator[list[Item]]:
+    """Split items into groups that each fit on one line, with a gap before each item; a group has at least one item.
+
+    Args:
+        items: what is shown side by side.
+        width_of: the columns of the screen that an item takes.
+        room: the columns of a line.
+    """
+    group: list[Item] = []
+    used = 0
+    for item in items:
+        needed = len(GAP) + width_of(item)
+        if group and used + needed > room:
+            yield group
+            group, used = [], 0
+        group.append(item)
+        used += needed
+    if group:
+        yield group
 
 
 def paragraph(text: str, width: int, first: Line = MARGIN, tone: Tone = Tone.PLAIN) -> Iterator[Line]:

@@ -12,9 +12,8 @@ from typing import Final
 from rich.cells import cell_len
 
 from megatron_nanguard.report.blocks import Tone
-from megatron_nanguard.report.rendering.lines import INDENT, Line, Span, pad, paragraph
+from megatron_nanguard.report.rendering.lines import GAP, INDENT, Line, Span, pack, pad, paragraph
 
-GAP: Final = "  "
 NARROWEST: Final = 20
 """Smallest width of a folded last column."""
 
@@ -55,14 +54,8 @@ def _stacked(columns: Sequence[str], row: tuple[str, ...], width: int) -> Iterat
     if row[0]:
         yield from paragraph(row[0], width)
     named = [f"{head} {cell}" for head, cell in zip(columns[1:], row[1:], strict=True) if cell]
-    line = ""
-    for part in named:
-        if line and cell_len(INDENT * 2 + line + GAP + part) > width:
-            yield from paragraph(line, width, (Span(INDENT * 2),))
-            line = ""
-        line += GAP * bool(line) + part
-    if line:
-        yield from paragraph(line, width, (Span(INDENT * 2),))
+    for parts in pack(named, cell_len, width - len(INDENT)):
+        yield from paragraph(GAP.join(parts), width, (Span(INDENT * 2),))
 
 
 def _longest_word(rows: Sequence[tuple[str, ...]]) -> int:
