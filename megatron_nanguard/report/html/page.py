@@ -30,6 +30,8 @@ SCRIPTS: Final = ("data.js", "theme.js", "copy.js", "grid.js", "search.js", "cha
 """In the order they run; each uses the ones before it."""
 LAYER: Final = re.compile(r"^decoder\.layers\.(?=\d)")
 NAMED_RANKS: Final = 4
+DRAWN: Final = ("name", "traces", "layout", "width")
+"""What the script of the page needs of a figure to draw it."""
 SCRIPT_TEXTS: Final = {
     "state": phrase("state"),
     "file": phrase("file"),
@@ -68,7 +70,7 @@ def render_page(opened: OpenedIncident, parts: Sequence[PagePart], translator: T
             script=Markup(script),
             library=Markup(library.packed) if library else None,
             ranks=Markup(json_island(translator.translated(_ranks(opened)))),
-            figures=Markup(json_island([_drawn(figure) for figure in figures])),
+            figures=Markup(json_island([{name: getattr(figure, name) for name in DRAWN} for figure in figures])),
         )
     )
 
@@ -113,11 +115,6 @@ def _ranks(opened: OpenedIncident) -> dict[str, object]:
         "order": [state.value for state in RankState],
         "texts": SCRIPT_TEXTS,
     }
-
-
-def _drawn(figure: Figure) -> dict[str, object]:
-    """Return the data that the script of the page needs to draw one chart."""
-    return {"name": figure.name, "traces": figure.traces, "layout": figure.layout, "width": figure.width}
 
 
 def _what(incident: Incident) -> str:

@@ -16,7 +16,7 @@ from megatron_nanguard.report.html.pictures.propagation import propagation_figur
 from megatron_nanguard.report.html.pictures.rank_grid import RankGrid, parallel_grid
 from megatron_nanguard.report.html.pictures.replicas import compare_losses, compare_norms
 from megatron_nanguard.report.html.pictures.timeline import timeline
-from megatron_nanguard.report.lang import Translator
+from megatron_nanguard.report.lang import Translate, Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import SECTIONS
 from megatron_nanguard.report.sections.parameters import full_table
@@ -68,7 +68,8 @@ def page_parts(opened: OpenedIncident, translator: Translator) -> tuple[PagePart
 def _section_parts(name: str, opened: OpenedIncident, translator: Translator) -> Iterator[PagePart]:
     """Yield the pictures of a section, the first one with its text; the text alone where nothing can be drawn."""
     block = translator.translated(SECTIONS[name](opened))
-    pictures = [part for draw in PICTURES.get(name, ()) if (part := draw(opened, translator))]
+    drawn = [draw(opened, translator.translate) for draw in PICTURES.get(name, ())]
+    pictures = [_picture_part(picture, translator) for picture in drawn if picture is not None]
     if pictures:
         yield replace(pictures[0], block=block)
         yield from pictures[1:]
@@ -88,54 +89,30 @@ def _heading(title: str) -> str:
     return BREAK.split(title)[0]
 
 
-def _grid(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    if not opened.rows:
-        return None
-    grid = parallel_grid(opened.rows, opened.incident.sizes)
-    heading, title = phrase("Ranks"), phrase("Ranks in their parallel layout")
-    return translator.translated(PagePart("grid", "ranks", heading, title, grid, None))
+def _picture_part(picture: RankGrid | Figure | Block, translator: Translator) -> PagePart:
+    if isinstance(picture, Figure):
+        # The texts of a figure that come from the incident are translated and escaped already.
+        picture = translator.without_records().translated(picture)
+        return PagePart("figure", picture.name, picture.title, picture.title, picture, None)
+    if isinstance(picture, RankGrid):
+        part = PagePart("grid", "ranks", phrase("Ranks"), phrase("Ranks in their parallel layout"), picture, None)
+    else:
+        part = PagePart("parameters", "parameters", phrase("Parameters"), picture.title, picture, None)
+    return translator.translated(part)
 
 
-def _parameters(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    table = full_table(opened.incident)
-    if table is None:
-        return None
-    return translator.translated(PagePart("parameters", "parameters", phrase("Parameters"), table.title, table, None))
-
-
-def _figure(figure: Figure | None, translator: Translator) -> PagePart | None:
-    """Translate the sentences of a figure; its texts from the incident are translated and escaped already."""
-    if figure is None:
-        return None
-    figure = translator.without_records().translated(figure)
-    return PagePart("figure", figure.name, figure.title, figure.title, figure, None)
-
-
-def _propagation(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    return _figure(propagation_figure(opened.incident, translator.translate), translator)
-
-
-def _timeline(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    return _figure(timeline(opened.incident, translator.translate), translator)
-
-
-def _norms(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    return _figure(heat_map(opened.rows, opened.incident.sizes, opened.incident.loss_scale), translator)
-
-
-def _replicas(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    return _figure(compare_norms(opened.rows, opened.incident.sizes, opened.incident.loss_scale), translator)
-
-
-def _losses(opened: OpenedIncident, translator: Translator) -> PagePart | None:
-    return _figure(compare_losses(opened.rows), translator)
-
-
-PICTURES: Final[dict[str, tuple[Callable[[OpenedIncident, Translator], PagePart | None], ...]]] = {
-    "ranks": (_grid,),
-    "propagation": (_propagation,),
-    "norms_by_layer": (_norms, _replicas),
-    "parameters": (_parameters,),
-    "microbatches": (_timeline, _losses),
+Draw = Callable[[OpenedIncident, Translate], RankGrid | Figure | Block | None]
+PICTURES: Final[dict[str, tuple[Draw, ...]]] = {
+    "ranks": (lambda opened, _: parallel_grid(opened.rows, opened.incident.sizes) if opened.rows else None,),
+    "propagation": (lambda opened, translate: propagation_figure(opened.incident, translate),),
+    "norms_by_layer": (
+        lambda opened, _: heat_map(opened.rows, opened.incident.sizes, opened.incident.loss_scale),
+        lambda opened, _: compare_norms(opened.rows, opened.incident.sizes, opened.incident.loss_scale),
+    ),
+    "parameters": (lambda opened, _: full_table(opened.incident),),
+    "microbatches": (
+        lambda opened, translate: timeline(opened.incident, translate),
+        lambda opened, _: compare_losses(opened.rows),
+    ),
 }
 """What the page draws for a section, by its name. A section that is not listed is shown in words."""

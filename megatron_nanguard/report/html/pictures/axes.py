@@ -9,6 +9,7 @@ from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.run.parameters import depth_of
+from megatron_nanguard.report.html.pictures.figure import PlotlyDict
 
 LAYER: Final = re.compile(r"\bdecoder\.layers\.(\d+)\.?")
 DECODER: Final = re.compile(r"\bdecoder\.")
@@ -59,9 +60,22 @@ def log_ticks(lowest: float, highest: float) -> list[float]:
     return inside if len(inside) > 1 else sorted({lowest, highest})
 
 
-def tick_name(tick: float) -> str:
-    """Write a tick with four digits."""
-    return f"{tick:.4g}"
+def log_axis(values: Sequence[float]) -> PlotlyDict:
+    """Name the ticks of a log scale with four digits.
+
+    Args:
+        values: what is drawn, above zero; plotly chooses the ticks where there is nothing to draw.
+    """
+    if not values:
+        return {}
+    ticks = log_ticks(min(values), max(values))
+    return {"tickvals": ticks, "ticktext": [f"{tick:.4g}" for tick in ticks]}
+
+
+def named_axis(names: Sequence[str]) -> PlotlyDict:
+    """Name the positions 0, 1, 2 ... of an axis; of many positions, about 40 at equal distances."""
+    step = max(1, len(names) // 40)
+    return {"tickvals": list(range(0, len(names), step)), "ticktext": list(names[::step])}
 
 
 def _short(layer: str, *, alone: bool) -> str:

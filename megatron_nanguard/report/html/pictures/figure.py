@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +41,26 @@ class Figure:
     traces: tuple[PlotlyDict, ...]
     layout: PlotlyDict
     width: int = 0
+
+
+def marks_at(places: Sequence[tuple[float, float]], words: Sequence[str], marker: PlotlyDict) -> PlotlyDict:
+    """Make a trace of equal marks.
+
+    Args:
+        places: x and y of each mark.
+        words: the tooltip of each mark, escaped.
+        marker: symbol, size and colour of the marks.
+    """
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "marker": marker,
+        "cliponaxis": False,
+        "customdata": list(words),
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
 
 
 def escape(text: str) -> str:

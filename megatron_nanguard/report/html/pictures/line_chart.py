@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, stacked, tick_name
+from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_axis, named_axis, stacked
 from megatron_nanguard.report.html.pictures.figure import PlotlyDict, escape
 
 SHOWN_LINES: Final = 16
@@ -67,28 +67,17 @@ def layout(series: Sequence[Series], ticks: Sequence[str], what: str, scale: Lit
         what: name of the y axis.
         scale: scale of the y axis.
     """
-    step = max(1, len(ticks) // 40)
+    values = [value for one in series for value in one.values if value is not None and 0 < value < math.inf]
+    value_ticks = log_axis(values) if scale == "log" else {}
     panels = ONE_PANEL if all(one.is_finite for one in series) else TWO_PANELS
     return {
         **panels,
         "height": 330,
-        "xaxis": {
-            "tickvals": list(range(0, len(ticks), step)),
-            "ticktext": [stacked(escape(tick)) for tick in ticks][::step],
-            **HORIZONTAL,
-        },
-        "yaxis": {**panels["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **_ticks(series, scale)},
+        "xaxis": {**named_axis([stacked(escape(tick)) for tick in ticks]), **HORIZONTAL},
+        "yaxis": {**panels["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **value_ticks},
         "showlegend": True,
         "legend": {"orientation": "h", "y": -0.22},
     }
-
-
-def _ticks(series: Sequence[Series], scale: Literal["log", "linear"]) -> PlotlyDict:
-    values = [value for one in series for value in one.values if value is not None and 0 < value < math.inf]
-    if scale == "linear" or not values:
-        return {}
-    ticks = log_ticks(min(values), max(values))
-    return {"tickvals": ticks, "ticktext": list(map(tick_name, ticks))}
 
 
 def _drawn(series: Series, index: int) -> list[PlotlyDict]:
@@ -121,32 +110,18 @@ def _drawn(series: Series, index: int) -> list[PlotlyDict]:
     return [line, mark]
 
 
-def _others(number: int, bad: int) -> str:
-    if bad:
-        return phrase("{number} others, {bad} not finite", number=number, bad=bad)
-    return phrase("{number} others, all finite", number=number)
-
-
 def _range(series: Sequence[Series]) -> tuple[PlotlyDict, ...]:
     """Make the traces that shade the range of the finite values at each position."""
     columns = zip(*(one.values for one in series), strict=True)
     finite = [[value for value in column if value is not None and math.isfinite(value)] for column in columns]
     lowest, highest = ([edge(column, default=None) for column in finite] for edge in (min, max))
-    bad = sum(not one.is_finite for one in series)
-    shared = {
-        "type": "scatter",
-        "x": list(range(len(finite))),
-        "mode": "lines",
-        "line": {"color": "line-0", "width": 1},
-    }
+    number, bad = len(series), sum(not one.is_finite for one in series)
+    name = phrase("{number} others, all finite", number=number)
+    if bad:
+        name = phrase("{number} others, {bad} not finite", number=number, bad=bad)
+    line = {"color": "line-0", "width": 1}
+    shared = {"type": "scatter", "x": list(range(len(finite))), "mode": "lines", "line": line}
     return (
         {**shared, "y": lowest, "showlegend": False, "hoverinfo": "skip"},
-        {
-            **shared,
-            "y": highest,
-            "name": _others(len(series), bad),
-            "fill": "tonexty",
-            "fillcolor": "shade",
-            "hoverinfo": "skip",
-        },
+        {**shared, "y": highest, "name": name, "fill": "tonexty", "fillcolor": "shade", "hoverinfo": "skip"},
     )

@@ -10,7 +10,7 @@ from megatron_nanguard.postmortem.rank_table import RankRow
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import ALONGSIDE, FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import and_more, as_sentence, counted, number
-from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_ticks, short_names, stacked, tick_name
+from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_axis, named_axis, short_names, stacked
 from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, shorten
 from megatron_nanguard.report.html.pictures.norm_matrix import NormCell, NormMatrix, norm_matrix
 from megatron_nanguard.report.sections.norms_by_layer import scaled_words
@@ -71,11 +71,14 @@ def _caption(matrix: NormMatrix) -> Iterator[str]:
 def _finite(matrix: NormMatrix) -> PlotlyDict:
     """Make the trace that shows the logarithm of the finite norms."""
     values = [[_logarithm(cell) for cell in row.cells] for row in matrix.rows]
+    ticks = log_axis([10**value for line in values for value in line if value is not None])
+    if ticks:
+        ticks["tickvals"] = list(map(math.log10, ticks["tickvals"]))
     return {
         **_cells(matrix),
         "z": values,
         "colorscale": [[0, "low"], [0.5, "middle"], [1, "high"]],
-        "colorbar": {"thickness": 10, "len": 1, "outlinewidth": 0, **_ticks(values)},
+        "colorbar": {"thickness": 10, "len": 1, "outlinewidth": 0, **ticks},
     }
 
 
@@ -111,30 +114,11 @@ def _cells(matrix: NormMatrix) -> PlotlyDict:
 
 def _layout(matrix: NormMatrix) -> PlotlyDict:
     names = [shorten(name, 24) for name in short_names(matrix.layers)]
-    step = max(1, len(names) // 40)
     return {
         "height": 110 + max(16, min(34, 900 // len(matrix.rows))) * len(matrix.rows),
-        "xaxis": {
-            "tickvals": list(range(0, len(names), step)),
-            "ticktext": list(map(stacked, names[::step])),
-            **HORIZONTAL,
-            "title": {"text": phrase("layer")},
-        },
-        "yaxis": {
-            "tickvals": list(range(len(matrix.rows))),
-            "ticktext": [row.name for row in matrix.rows],
-            "autorange": "reversed",
-        },
+        "xaxis": {**named_axis(list(map(stacked, names))), **HORIZONTAL, "title": {"text": phrase("layer")}},
+        "yaxis": {**named_axis([row.name for row in matrix.rows]), "autorange": "reversed"},
     }
-
-
-def _ticks(values: Sequence[Sequence[float | None]]) -> PlotlyDict:
-    """Make the ticks of the colour bar."""
-    known = [value for line in values for value in line if value is not None]
-    if not known:
-        return {}
-    ticks = log_ticks(10 ** min(known), 10 ** max(known))
-    return {"tickvals": list(map(math.log10, ticks)), "ticktext": list(map(tick_name, ticks))}
 
 
 def _word(cell: NormCell | None) -> str:

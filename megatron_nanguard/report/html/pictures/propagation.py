@@ -13,7 +13,7 @@ from megatron_nanguard.records.phrase import FOLLOWED, joined, phrase
 from megatron_nanguard.report.formatting import counted
 from megatron_nanguard.report.html.pictures.arrows import Position, arrows, room_for_later, words_shift
 from megatron_nanguard.report.html.pictures.axes import brief
-from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, shorten, wrap
+from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, marks_at, shorten, wrap
 from megatron_nanguard.report.html.pictures.propagation_graph import GraphNode, PropagationGraph, propagation_graph
 from megatron_nanguard.report.lang import Translate
 
@@ -94,17 +94,9 @@ def _marks(nodes: Sequence[GraphNode], positions: Sequence[Position], translate:
     for state, (symbol, size) in NODE_MARKS.items():
         chosen = [(node, position) for node, position in zip(nodes, positions, strict=True) if node.state == state]
         if chosen:
-            yield {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [position.x for _, position in chosen],
-                "y": [position.y for _, position in chosen],
-                "marker": {"symbol": symbol, "size": size, "color": state},
-                "showlegend": False,
-                "cliponaxis": False,
-                "customdata": [_hover(node, translate) for node, _ in chosen],
-                "hovertemplate": "%{customdata}<extra></extra>",
-            }
+            words = [_hover(node, translate) for node, _ in chosen]
+            marker = {"symbol": symbol, "size": size, "color": state}
+            yield {**marks_at([position for _, position in chosen], words, marker), "showlegend": False}
 
 
 def _layout(drawn: PropagationGraph, positions: Sequence[Position], all_words: Sequence[str], right: int) -> PlotlyDict:
@@ -149,13 +141,20 @@ def _columns(drawn: PropagationGraph, places: Sequence[int]) -> PlotlyDict:
 
 def _annotation(words: str, position: Position, shift: int) -> PlotlyDict:
     """Make the plotly annotation with the words of a node, `shift` pixels to its right and just above it."""
-    place = {"xanchor": "left", "yanchor": "bottom", "align": "left", "xshift": shift, "yshift": 4}
-    return {**_text(words, "ink"), **place, "x": position.x, "y": position.y}
-
-
-def _text(words: str, colour: str) -> PlotlyDict:
-    font = {"color": colour, "size": 11}
-    return {"text": words, "showarrow": False, "bgcolor": "raised", "borderpad": 1, "font": font}
+    return {
+        "text": words,
+        "font": {"color": "ink", "size": 11},
+        "showarrow": False,
+        "bgcolor": "raised",
+        "borderpad": 1,
+        "x": position.x,
+        "y": position.y,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "align": "left",
+        "xshift": shift,
+        "yshift": 4,
+    }
 
 
 def _node_words(drawn: PropagationGraph, translate: Translate) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
 from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase, rank_list
-from megatron_nanguard.report.blocks import Tone
 from megatron_nanguard.report.formatting import as_sentence
 from megatron_nanguard.report.rank_states import NAMES, TONES, keep_worst, legend
 
@@ -120,7 +120,7 @@ def parallel_grid(table: Sequence[RankRow], sizes: ParallelSizes) -> RankGrid:
     is_folded = len(inside) > SINGLE_RANKS
     if is_folded:
         rows = list(_folded(replicas, stages))
-        shown = keep_worst(rows, SHOWN_ROWS, _tones)
+        shown = keep_worst(rows, SHOWN_ROWS, lambda row: (TONES[cell.state] for stage in row.stages for cell in stage))
     else:
         rows = shown = list(_single(replicas, stages, is_numbered=len(inside) <= NUMBERED_RANKS))
     return RankGrid(
@@ -157,36 +157,23 @@ def _notes(outside: Sequence[int], left_out: int) -> Iterator[str]:
 
 def _single(replicas: Replicas, columns: Sequence[int], *, is_numbered: bool) -> Iterator[GridRow]:
     for replica, stages in sorted(replicas.items()):
-        cells = tuple(
-            tuple(_one(row, is_numbered=is_numbered) for row in sorted(stages[stage], key=_inside_stage))
-            for stage in columns
-        )
+        members = (sorted(stages[stage], key=lambda row: (row.coordinates.cp, row.coordinates.tp)) for stage in columns)
+        cells = tuple(tuple(_one(row, is_numbered=is_numbered) for row in ranks) for ranks in members)
         yield GridRow(f"dp {replica}" if len(replicas) > 1 else "", cells)
 
 
 def _folded(replicas: Replicas, columns: Sequence[int]) -> Iterator[GridRow]:
     """Make the rows of a large run: equal neighbouring replicas share a row, a replica with an origin has its own."""
-    group: list[int] = []
-    group_counts: object = None
-    for replica, stages in sorted(replicas.items()):
-        counts = [_counts(stages[stage]) for stage in columns]
+
+    def content(replica: int) -> tuple[list[dict[RankState, int]], int | None]:
+        counts = [_counts(replicas[replica][stage]) for stage in columns]
         has_origin = any(RankState.ORIGIN in by_state for by_state in counts)
-        if group and (counts != group_counts or has_origin):
-            yield _fold(group, replicas, columns)
-            group = []
-        group.append(replica)
-        group_counts = None if has_origin else counts
-    if group:
-        yield _fold(group, replicas, columns)
+        return counts, replica if has_origin else None
 
-
-def _fold(group: Sequence[int], replicas: Replicas, columns: Sequence[int]) -> GridRow:
-    cells = tuple((_many([row for replica in group for row in replicas[replica][stage]]),) for stage in columns)
-    return GridRow(f"dp {group[0]}" if len(group) == 1 else f"dp {group[0]}-{group[-1]}", cells)
-
-
-def _tones(row: GridRow) -> Iterator[Tone]:
-    return (TONES[cell.state] for stage in row.stages for cell in stage)
+    for _, equal in groupby(sorted(replicas), content):
+        group = list(equal)
+        cells = tuple((_many([row for replica in group for row in replicas[replica][stage]]),) for stage in columns)
+        yield GridRow(f"dp {group[0]}" if len(group) == 1 else f"dp {group[0]}-{group[-1]}", cells)
 
 
 def _counts(rows: Sequence[RankRow]) -> dict[RankState, int]:
@@ -203,16 +190,10 @@ def _one(row: RankRow, *, is_numbered: bool) -> GridCell:
 def _many(rows: Sequence[RankRow]) -> GridCell:
     counts = _counts(rows)
     worst = next(iter(counts), RankState.MISSING)
-    states = joined(LISTED, (_of_state(count, state) for state, count in counts.items()))
-    ranks = _ranges(sorted(row.rank for row in rows))
+    states = (phrase("{count} {state}", count=count, state=NAMES[state]) for state, count in counts.items())
+    words = phrase("{number} ranks: {states}", number=len(rows), states=joined(LISTED, states))
     share = str(len(rows)) if len(counts) < 2 else f"{counts[worst]}/{len(rows)}"
-    return GridCell(
-        ranks, worst, TONES[worst].value, share, phrase("{number} ranks: {states}", number=len(rows), states=states)
-    )
-
-
-def _of_state(count: int, state: RankState) -> str:
-    return phrase("{count} {state}", count=count, state=NAMES[state])
+    return GridCell(_ranges(sorted(row.rank for row in rows)), worst, TONES[worst].value, share, words)
 
 
 def _ranges(ranks: Sequence[int]) -> str:
@@ -224,7 +205,3 @@ def _ranges(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank])
     return ",".join("-".join(map(str, run)) for run in runs)
-
-
-def _inside_stage(row: RankRow) -> tuple[int, int]:
-    return row.coordinates.cp, row.coordinates.tp

@@ -9,13 +9,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
 
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import FOLLOWED, joined, name_ranks, phrase, rank_list
 from megatron_nanguard.records.trace import Phase, phase_words
 from megatron_nanguard.report.formatting import counted
-from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, escape, shorten
+from megatron_nanguard.report.html.pictures.axes import named_axis
+from megatron_nanguard.report.html.pictures.figure import Figure, PlotlyDict, escape, marks_at, shorten
 from megatron_nanguard.report.lang import Translate
 
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
@@ -40,25 +41,11 @@ Slot = tuple[int | None, str]
 """Micro-batch and phase; None as the micro-batch for what happens once in a step."""
 
 
-class MarkStyle(NamedTuple):
-    """How one kind of mark is drawn.
-
-    Attributes:
-        symbol: a symbol of plotly.
-        colour: the name of a colour of the page.
-        size: size of the mark in pixels.
-    """
-
-    symbol: str
-    colour: str
-    size: int
-
-
-MARK_STYLES: Final = {
-    "loss": MarkStyle("x", "bad", 13),
-    "bad": MarkStyle("triangle-right", "bad", 13),
-    "infected": MarkStyle("triangle-right", "infected", 13),
-    "origin": MarkStyle("square", "origin", 15),
+MARKERS: Final[dict[str, PlotlyDict]] = {
+    "loss": {"symbol": "x", "size": 13, "color": "bad"},
+    "bad": {"symbol": "triangle-right", "size": 13, "color": "bad"},
+    "infected": {"symbol": "triangle-right", "size": 13, "color": "infected"},
+    "origin": {"symbol": "square", "size": 15, "color": "origin"},
 }
 
 
@@ -67,7 +54,7 @@ class TimelineMark:
     """Something that happened in one micro-batch and phase.
 
     Attributes:
-        kind: key of `MARK_STYLES`.
+        kind: key of `MARKERS`.
         words: what happened, for the tooltip.
         short: the same, short enough for the picture.
     """
@@ -146,7 +133,7 @@ def _arrivals(incident: Incident) -> dict[tuple[Slot, str], list[int]]:
 def _traces(
     marks: dict[Slot, list[TimelineMark]], phases: Sequence[str], rows: Sequence[str], translate: Translate
 ) -> Iterator[PlotlyDict]:
-    for kind, style in MARK_STYLES.items():
+    for kind, marker in MARKERS.items():
         chosen = [
             (phases.index(slot[1]) + place * min(BESIDE, 0.8 / len(seen)), rows.index(_row_name(slot)), mark, place)
             for slot, seen in marks.items()
@@ -156,17 +143,15 @@ def _traces(
         ]
         if chosen:
             yield {
-                "type": "scatter",
+                **marks_at(
+                    [(x, y) for x, y, _, _ in chosen],
+                    [shorten(translate(mark.words), 120) for _, _, mark, _ in chosen],
+                    marker,
+                ),
                 "mode": "markers+text",
-                "x": [x for x, _, _, _ in chosen],
-                "y": [y for _, y, _, _ in chosen],
                 "text": [escape(translate(mark.short)) for _, _, mark, _ in chosen],
                 "textposition": ["bottom center" if place % 2 else "top center" for _, _, _, place in chosen],
                 "textfont": {"color": "ink", "size": 11},
-                "marker": {"symbol": style.symbol, "size": style.size, "color": style.colour},
-                "customdata": [shorten(translate(mark.words), 120) for _, _, mark, _ in chosen],
-                "hovertemplate": "%{customdata}<extra></extra>",
-                "cliponaxis": False,
             }
 
 
@@ -177,11 +162,7 @@ def _row_name(slot: Slot) -> str:
 def _layout(phases: Sequence[str], rows: Sequence[str]) -> PlotlyDict:
     return {
         "height": 90 + 46 * len(rows),
-        "xaxis": {
-            "tickvals": list(range(len(phases))),
-            "ticktext": list(map(phase_words, phases)),
-            "range": [-0.5, len(phases) - 0.3],
-        },
-        "yaxis": {"tickvals": list(range(len(rows))), "ticktext": list(rows), "range": [len(rows) - 0.5, -0.7]},
+        "xaxis": {**named_axis(list(map(phase_words, phases))), "range": [-0.5, len(phases) - 0.3]},
+        "yaxis": {**named_axis(rows), "range": [len(rows) - 0.5, -0.7]},
         "showlegend": False,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.report.html.pictures.axes import layers_in_order, log_ticks, short_names, tick_name
+from megatron_nanguard.report.html.pictures.axes import layers_in_order, log_axis, log_ticks, short_names
 from tests.unit.report.html.factories import row
 
 
@@ -41,4 +41,9 @@ def test_ticks_lie_between_the_ends(lowest: float, highest: float, expected: lis
 
 
 def test_a_tick_has_four_digits() -> None:
-    assert [tick_name(tick) for tick in (1000.0, 0.04387721, 1e-9)] == ["1000", "0.04388", "1e-09"]
+    assert log_axis([610.25, 640.0]) == {"tickvals": [610.25, 640.0], "ticktext": ["610.2", "640"]}
+    assert log_axis([1e-9, 1e-8])["ticktext"][0] == "1e-09"
+
+
+def test_nothing_drawn_has_no_ticks() -> None:
+    assert log_axis([]) == {}
