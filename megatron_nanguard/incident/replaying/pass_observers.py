@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -15,71 +16,38 @@ from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 from megatron_nanguard.tracing.tracer import Tracer
 
 
-class PassObserver(Protocol):
+@dataclass(frozen=True)
+class PassObserver:
     """Looks at one pass.
 
     Attributes:
         surrounding: entered around the schedule's call.
+        after_backward: called with micro-batch and chunk when a backward step of a chunk is over.
+        bad_microbatches: gives the micro-batches in which a gradient turned bad, from the norms before the reduction
+            of the same pass.
+        finish: called when the pass is over; its gradients are those that the optimizer would get.
         heard_loss: called with the micro-batch and its loss at the moment it is known.
         around_step: entered around each forward and backward step of the schedule.
     """
 
-    @property
-    def surrounding(self) -> AbstractContextManager[Any]: ...
+    surrounding: AbstractContextManager[Any]
+    after_backward: Callable[[int | None, int], None]
+    bad_microbatches: Callable[[Sequence[BucketNorms]], Iterable[int]]
+    finish: Callable[[], None] = lambda: None
+    heard_loss: Callable[[int, Tensor], None] | None = None
+    around_step: Around | None = None
 
-    @property
-    def heard_loss(self) -> Callable[[int, Tensor], None] | None: ...
-
-    @property
-    def around_step(self) -> Around | None: ...
-
-    def after_backward(self, microbatch: int | None, chunk: int) -> None:
-        """A backward step of a chunk is over."""
-
-    def finish(self) -> None:
-        """The pass is over, its gradients are those that the optimizer would get."""
-
-    def bad_microbatches(self, before: Sequence[BucketNorms]) -> Iterable[int]:
-        """The micro-batches in which a gradient turned bad.
+    @classmethod
+    def plain(cls, chunks: Sequence[ModelChunk], conditions: AbstractContextManager[Any] | None = None) -> PassObserver:
+        """Finds the micro-batches in which a gradient turned bad, and changes nothing in the pass.
 
         Args:
-            before: norms before the reduction, taken in the same pass.
+            conditions: entered around the call, to run the pass under changed conditions.
         """
+        first_bad = FirstBad(chunks)
+        return cls(conditions or nullcontext(), first_bad.look, first_bad.read)
 
-
-class PlainObserver:
-    """Finds the micro-batches in which a gradient turned bad, and changes nothing in the pass.
-
-    Args:
-        conditions: entered around the call, to run the pass under changed conditions.
-    """
-
-    heard_loss = None
-    around_step = None
-
-    def __init__(self, chunks: Sequence[ModelChunk], conditions: AbstractContextManager[Any] | None = None) -> None:
-        self.surrounding = conditions or nullcontext()
-        self._first_bad = FirstBad(chunks)
-
-    def after_backward(self, microbatch: int | None, chunk: int) -> None:
-        self._first_bad.look(microbatch, chunk)
-
-    def finish(self) -> None:
-        """There is nothing left to look at."""
-
-    def bad_microbatches(self, before: Sequence[BucketNorms]) -> Iterable[int]:
-        return self._first_bad.read(before)
-
-
-class TracingObserver:
-    """Lets a tracer read along. The micro-batch it traces was found before, so it reports none."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self.surrounding: AbstractContextManager[Any] = tracer
-        self.heard_loss = tracer.add_loss
-        self.around_step: Around = tracer.at
-        self.after_backward = tracer.after_backward
-        self.finish = tracer.finish
-
-    def bad_microbatches(self, before: Sequence[BucketNorms]) -> Iterable[int]:
-        return ()
+    @classmethod
+    def tracing(cls, tracer: Tracer) -> PassObserver:
+        """Lets a tracer read along. The micro-batch it traces was found before, so it reports none."""
+        return cls(tracer, tracer.after_backward, lambda before: (), tracer.finish, tracer.add_loss, tracer.at)

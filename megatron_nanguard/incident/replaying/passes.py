@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run import GuardedOptimizer
-from megatron_nanguard.incident.replaying.pass_observers import PassObserver, PlainObserver
+from megatron_nanguard.incident.replaying.pass_observers import PassObserver
 from megatron_nanguard.records.step.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, RecordedCall
 from megatron_nanguard.replay import replay as call_again
@@ -26,42 +27,38 @@ from megatron_nanguard.tracing.marker_fill import MarkerFill
 
 NOWHERE = 2**31
 """Sent for the first bad micro-batch where none was bad."""
-
-
-class PassKind(NamedTuple):
-    """One kind of pass.
-
-    Attributes:
-        name: in the post-mortem.
-        stage: for the watchdog.
-        healthy_steps: how many times the duration of a healthy step it may take beyond the deadline.
-        conditions: what it runs under, entered around the call.
-    """
-
-    name: str
-    stage: str
-    healthy_steps: int
-    conditions: Callable[[GuardedOptimizer], AbstractContextManager[Any]] = lambda guarded: nullcontext()
-
-    def begin(self, watchdog: Watchdog) -> None:
-        """Its time begins."""
-        watchdog.stage(self.stage, healthy_steps=self.healthy_steps)
+Conditions = Callable[[GuardedOptimizer], AbstractContextManager[Any]]
 
 
 def _at_lower_scale(guarded: GuardedOptimizer) -> AbstractContextManager[Any]:
     return lower_scale(guarded.chunks)
 
 
-# fmt: off
-PLAIN = PassKind("plain", "plain replay", 5)
-SCALE_CHECK = PassKind(LOWER_SCALE, "check at a lower scale", 5, _at_lower_scale)
-TRACED = PassKind("traced", "traced replay", 20)
-PROBED = PassKind("probed", "probing replay", 20)
-WAITING = PassKind(SYNCHRONOUS, "synchronous replay", 20, lambda guarded: Synchronous(guarded.device))
-MARKER = PassKind("marker fill", "marker replay", 20, lambda guarded: MarkerFill())
-PREVIOUS_BATCH = PassKind("previous batch", "replay of the previous batch", 5)
-AT_LOWER_SCALE = PassKind(LOWER_SCALE, "replay at a lower scale", 5, _at_lower_scale)
-# fmt: on
+class PassKind(Enum):
+    """One kind of pass.
+
+    Attributes:
+        label: in the post-mortem.
+        stage: for the watchdog.
+        healthy_steps: how many times the duration of a healthy step it may take beyond the deadline.
+        conditions: what it runs under, entered around the call.
+    """
+
+    PLAIN = "plain", "plain replay", 5
+    SCALE_CHECK = LOWER_SCALE, "check at a lower scale", 5, _at_lower_scale
+    TRACED = "traced", "traced replay", 20
+    PROBED = "probed", "probing replay", 20
+    WAITING = SYNCHRONOUS, "synchronous replay", 20, lambda guarded: Synchronous(guarded.device)
+    MARKER = "marker fill", "marker replay", 20, lambda guarded: MarkerFill()
+    PREVIOUS_BATCH = "previous batch", "replay of the previous batch", 5
+    AT_LOWER_SCALE = LOWER_SCALE, "replay at a lower scale", 5, _at_lower_scale
+
+    def __init__(self, label: str, stage: str, healthy_steps: int, conditions: Conditions = nullcontext) -> None:
+        self.label, self.stage, self.healthy_steps, self.conditions = label, stage, healthy_steps, conditions
+
+    def begin(self, watchdog: Watchdog) -> None:
+        """Its time begins."""
+        watchdog.stage(self.stage, healthy_steps=self.healthy_steps)
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class Passes:
         """
         kind.begin(self.watchdog)
         guarded, chunks = self.guarded, self.guarded.chunks
-        observer = observer or PlainObserver(chunks, kind.conditions(guarded))
+        observer = observer or PassObserver.plain(chunks, kind.conditions(guarded))
         losses = Losses(observer.heard_loss)
         forward_step = losses.listen(self.call.kwargs["forward_step_func"])
         call = replace(self.call, kwargs={**self.call.kwargs, "forward_step_func": forward_step})
@@ -157,7 +154,7 @@ class Passes:
             after.look()
             observer.finish()
             exactness = point.compare(result)
-        self.stages.append(f"{kind.name}{where}: {result.seconds:.2f} s")
+        self.stages.append(f"{kind.label}{where}: {result.seconds:.2f} s")
         now = [loss for loss, _ in losses.read()]
         bad = [*observer.bad_microbatches(before.taken())]
         bad += [microbatch for microbatch, loss in enumerate(now) if not math.isfinite(loss)]

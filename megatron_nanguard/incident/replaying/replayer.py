@@ -15,34 +15,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from megatron_nanguard.arbitration import suspects
 from megatron_nanguard.arbitration.call_catcher import CallCatcher, CaughtCall
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
-from megatron_nanguard.arbitration.suspects import (
-    caught_calls,
-    function_name,
-    gone_calls,
-    suspect_events,
-    suspect_function,
-)
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
-from megatron_nanguard.incident.replaying.pass_observers import TracingObserver
-from megatron_nanguard.incident.replaying.passes import (
-    AT_LOWER_SCALE,
-    MARKER,
-    NOWHERE,
-    PLAIN,
-    PREVIOUS_BATCH,
-    PROBED,
-    TRACED,
-    WAITING,
-    Pass,
-    PassAgreement,
-    Passes,
-    PassKind,
-    RankPass,
-)
+from megatron_nanguard.incident.replaying.pass_observers import PassObserver
+from megatron_nanguard.incident.replaying.passes import NOWHERE, Pass, PassAgreement, Passes, PassKind, RankPass
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
@@ -98,9 +78,9 @@ class Replayer:
 
         Collective: all voters.
         """
-        PLAIN.begin(self.passes.watchdog)
+        PassKind.PLAIN.begin(self.passes.watchdog)
         point = DecisionPoint.take(self.passes.call)
-        plain = self.passes.run(PLAIN, point)
+        plain = self.passes.run(PassKind.PLAIN, point)
         # After a pass on the step's own data: what the step itself does to its batch, it has done to both.
         changed = tuple(self.passes.call.recording.changed_after_fetch())
         rows = self.passes.share("plain", plain)
@@ -134,8 +114,8 @@ class Replayer:
         Returns:
             The trace of the marker's way, where the fault came back with it.
         """
-        self.passes.share("synchronous", self.passes.run(WAITING, point))
-        rows = self.passes.share("marker", self.passes.run(MARKER, point))
+        self.passes.share("synchronous", self.passes.run(PassKind.WAITING, point))
+        rows = self.passes.share("marker", self.passes.run(PassKind.MARKER, point))
         return self._trace(point, rows, marker=True) if any(row.came_back for row in rows) else None
 
     def _try_previous_batch(self, point: DecisionPoint) -> None:
@@ -143,13 +123,13 @@ class Replayer:
         recorder = self.guarded.step.recorder
         assert recorder is not None
         if not self.passes.any_rank(not (recorder.previous_fits and self.is_state_clean)):
-            seen = self.passes.run(PREVIOUS_BATCH, point, batch=recorder.previous)
+            seen = self.passes.run(PassKind.PREVIOUS_BATCH, point, batch=recorder.previous)
             self._previous_batch = self.passes.share_trial(seen)
 
     def _try_lower_scale(self, point: DecisionPoint) -> None:
         """Fault or overflow? The same step far below the loss scale, where a scaler adjusts it."""
         if self.has_dynamic_scale and self.lower_scale == "not_tried":
-            self.lower_scale = self.passes.share_trial(self.passes.run(AT_LOWER_SCALE, point))
+            self.lower_scale = self.passes.share_trial(self.passes.run(PassKind.AT_LOWER_SCALE, point))
 
     # ---------------------------------------------------------------- traced
 
@@ -160,7 +140,7 @@ class Replayer:
         """
         first = min(row.first_bad for row in rows)
         microbatch = None if first == NOWHERE else first
-        trace, seen = self._traced(TRACED, point, microbatch, self._tracer(microbatch, marker))
+        trace, seen = self._traced(PassKind.TRACED, point, microbatch, marker)
         self.passes.share("traced", seen)
         found = frozenset(origin.event for origin in trace.origins)
         return self._probe(point, trace, found, microbatch, marker) if self.passes.any_rank(bool(found)) else trace
@@ -178,62 +158,59 @@ class Replayer:
         Collective: all voters.
         """
         rank, number = self.guarded.coordinates.rank, self.guarded.step.number
-        catcher = CallCatcher(suspect_events(trace), rank=rank)
-        suspect = suspect_function(trace)
-        function = FunctionCatcher(function_name(suspect), rank=rank) if suspect else None
-        tracer = self._tracer(microbatch, marker, found, catcher)
-        probed, seen = self._traced(PROBED, point, microbatch, tracer, function)
+        catcher = CallCatcher(suspects.suspect_events(trace), rank=rank)
+        suspect = suspects.suspect_function(trace)
+        function = FunctionCatcher(suspects.function_name(suspect), rank=rank) if suspect else None
+        probed, seen = self._traced(PassKind.PROBED, point, microbatch, marker, found, catcher, function)
         self.passes.share("probed", seen)
         if self.passes.outcomes[-1].came_back == self.passes.outcomes[-2].came_back:
             trace = probed
-            self._calls = caught_calls(trace, number, catcher.calls, None if function is None else function.call)
+            of_function = None if function is None else function.call
+            self._calls = suspects.caught_calls(trace, number, catcher.calls, of_function)
         else:
             # The calls that were caught are not the ones that failed.
-            self._calls = gone_calls(trace, number)
+            self._calls = suspects.gone_calls(trace, number)
         can_ask = bool(self._calls) and not self._calls[0].saved.why_not
         voters = self.passes.voters
         all_calls = exchange((len(self._calls), int(can_ask)), voters, self.guarded.torch_device)
         self._roles = Roles.of(all_calls, voters.ranks)
         return trace
 
-    def _tracer(
+    def _traced(
         self,
+        kind: PassKind,
+        point: DecisionPoint,
         microbatch: int | None,
         marker: bool,
-        probe: frozenset[int] = frozenset(),
+        probed_events: frozenset[int] = frozenset(),
         catcher: CallCatcher | None = None,
-    ) -> Tracer:
+        function: FunctionCatcher | None = None,
+    ) -> tuple[RankTrace, Pass]:
+        """One traced pass.
+
+        Args:
+            marker: fresh memory is filled with a marker.
+            probed_events: origins of the pass before.
+            catcher: keeps the suspect calls.
+            function: catches the call of an autograd Function, where one is suspect.
+        """
         guarded = self.guarded
-        return Tracer(
+        tracer = Tracer(
             guarded.chunks,
             {module: name for name, module in name_modules(guarded.chunks).items()},
             {guarded.names.parameter(entry): entry.name for entry in guarded.names.entries},
             guarded.coordinates.rank,
             microbatch,
             marker_fill=marker,
-            probed_events=probe,
+            probed_events=probed_events,
             call_observer=catcher,
         )
-
-    def _traced(
-        self,
-        kind: PassKind,
-        point: DecisionPoint,
-        microbatch: int | None,
-        tracer: Tracer,
-        function: FunctionCatcher | None = None,
-    ) -> tuple[RankTrace, Pass]:
-        """One traced pass.
-
-        Args:
-            function: catches the call of an autograd Function, where one is suspect.
-        """
         if function is not None:
             function.is_wanted = lambda: tracer.is_in_microbatch
         where = ", outside of any micro-batch" if microbatch is None else f", micro-batch {microbatch}"
         with function or nullcontext():
-            seen = self.passes.run(kind, point, TracingObserver(tracer), where=where)
-        return tracer.summarize(self.guarded.coordinates.label(self.guarded.sizes)), seen
+            seen = self.passes.run(kind, point, PassObserver.tracing(tracer), where=where)
+        return tracer.summarize(guarded.coordinates.label(guarded.sizes)), seen
 
     # ---------------------------------------------------------------- summary
 

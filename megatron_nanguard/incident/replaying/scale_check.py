@@ -12,7 +12,7 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.guarded_run import GuardedOptimizer, GuardedRun
 from megatron_nanguard.incident.alarm import Alarm
-from megatron_nanguard.incident.replaying.passes import SCALE_CHECK, Passes
+from megatron_nanguard.incident.replaying.passes import Passes, PassKind
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.postmortem.run_directory import rank_name
 from megatron_nanguard.records.step.replay import Trial
@@ -40,7 +40,7 @@ def check_scale(
         ReplayError: something is not as it was, bit for bit.
     Collective: all voters.
     """
-    SCALE_CHECK.begin(watchdog)
+    PassKind.SCALE_CHECK.begin(watchdog)
     trial = _run_at_lower_scale(guarded, alarm, passes)
     run.counts["scale_checks"] += trial != "not_tried"
     if trial != "bad":
@@ -60,7 +60,7 @@ def _run_at_lower_scale(guarded: GuardedOptimizer, alarm: Alarm, passes: Passes 
     rows = exchange(row, alarm.voters, guarded.torch_device)
     trial: Trial = "not_tried"
     if passes is not None and point is not None and all(can for can, _ in rows):
-        seen = passes.run(SCALE_CHECK, point)
+        seen = passes.run(PassKind.SCALE_CHECK, point)
         lost = point.put_back()
         if lost:
             raise ReplayError(f"after the check at a lower scale not as it was bit for bit: {', '.join(lost)}")

@@ -12,16 +12,8 @@ import torch
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.incident.replaying.pass_observers import TracingObserver
-from megatron_nanguard.incident.replaying.passes import (
-    AT_LOWER_SCALE,
-    NOWHERE,
-    PLAIN,
-    TRACED,
-    PassAgreement,
-    Passes,
-    RankPass,
-)
+from megatron_nanguard.incident.replaying.pass_observers import PassObserver
+from megatron_nanguard.incident.replaying.passes import NOWHERE, PassAgreement, Passes, PassKind, RankPass
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.replay import DecisionPoint
 from megatron_nanguard.tracing.tracer import Tracer
@@ -47,7 +39,7 @@ def test_a_clean_step_comes_back_the_same(megatron: Any) -> None:
     passes = passes_of(trainer(), (ONES, ONES))
     of_step = passes.guarded.step.before
     point = DecisionPoint.take(passes.call)
-    seen = passes.run(PLAIN, point)
+    seen = passes.run(PassKind.PLAIN, point)
     assert (seen.came_back, seen.first_bad, seen.exactness.exact, seen.finite_agrees) == (False, NOWHERE, True, True)
     assert passes.guarded.step.before is of_step
     assert passes.share("plain", seen) == [RankPass(False, True, NOWHERE)]
@@ -58,7 +50,7 @@ def test_a_clean_step_comes_back_the_same(megatron: Any) -> None:
 
 def test_the_first_bad_micro_batch_is_found_and_the_fault_came_back(megatron: Any) -> None:
     passes = passes_of(trainer(ddp={"check_for_nan_in_grad": False}), (ONES, BAD, ONES), frozenset({0}))
-    seen = passes.run(PLAIN, DecisionPoint.take(passes.call))
+    seen = passes.run(PassKind.PLAIN, DecisionPoint.take(passes.call))
     assert (seen.came_back, seen.first_bad) == (True, 1)
     passes.share("plain", seen)
     assert passes.outcomes == [ReplayPass("plain", "yes")]
@@ -67,7 +59,7 @@ def test_the_first_bad_micro_batch_is_found_and_the_fault_came_back(megatron: An
 
 def test_a_fault_on_another_rank_than_before_came_back_partly(megatron: Any) -> None:
     passes = passes_of(trainer(ddp={"check_for_nan_in_grad": False}), (BAD,), frozenset({0, 1}))
-    passes.share("plain", passes.run(PLAIN, DecisionPoint.take(passes.call)))
+    passes.share("plain", passes.run(PassKind.PLAIN, DecisionPoint.take(passes.call)))
     assert passes.outcomes == [ReplayPass("plain", "partly")]
 
 
@@ -77,7 +69,9 @@ def test_a_tracer_reads_along_and_losses_alone_name_the_micro_batch(megatron: An
     names = {made.net: "", made.net.first: "first", made.net.second: "second"}
     params = {weight: name for name, weight in made.net.named_parameters()}
     tracer = Tracer([made.ddp], names, params, 0, 1)
-    seen = passes.run(TRACED, DecisionPoint.take(passes.call), TracingObserver(tracer), where=", micro-batch 1")
+    seen = passes.run(
+        PassKind.TRACED, DecisionPoint.take(passes.call), PassObserver.tracing(tracer), where=", micro-batch 1"
+    )
     assert (seen.came_back, seen.first_bad) == (True, 1)
     assert [stage.partition(":")[0] for stage in passes.stages] == ["traced, micro-batch 1"]
     assert tracer.summarize("tp0pp0dp0").origins != ()
@@ -87,7 +81,7 @@ def test_a_pass_under_changed_conditions_leaves_the_scale_as_it_was(megatron: An
     made = trainer(fp16=True, initial_loss_scale=8.0, min_loss_scale=1.0, optimizer="adam")
     passes = passes_of(made, (ONES,))
     scale = made.config.grad_scale_func
-    seen = passes.run(AT_LOWER_SCALE, DecisionPoint.take(passes.call))
+    seen = passes.run(PassKind.AT_LOWER_SCALE, DecisionPoint.take(passes.call))
     assert not seen.exactness.exact
     assert made.config.grad_scale_func is scale
 
@@ -102,5 +96,5 @@ def test_a_pass_that_fails_leaves_the_norms_of_the_step(megatron: Any, monkeypat
     point = DecisionPoint.take(passes.call)
     monkeypatch.setattr(DecisionPoint, "compare", broken)
     with pytest.raises(RuntimeError, match="broken"):
-        passes.run(PLAIN, point)
+        passes.run(PassKind.PLAIN, point)
     assert passes.guarded.step.before is of_step
