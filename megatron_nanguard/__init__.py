@@ -15,7 +15,7 @@ from megatron_nanguard.version import __version__
 
 if TYPE_CHECKING:
     from megatron_nanguard.guard.hooks import Hooks
-    from megatron_nanguard.reloading import reload_step
+    from megatron_nanguard.reloading.step import reload_step
     from megatron_nanguard.tracing.callable import trace_nan
     from megatron_nanguard.watching import check_grads, watch
 
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name in ("check_grads", "watch"):
         return getattr(importlib.import_module("megatron_nanguard.watching"), name)
     if name == "reload_step":
-        return importlib.import_module("megatron_nanguard.reloading").reload_step
+        return importlib.import_module("megatron_nanguard.reloading.step").reload_step
     if name == "trace_nan":
         return importlib.import_module("megatron_nanguard.tracing.callable").trace_nan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

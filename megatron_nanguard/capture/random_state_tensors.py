@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.records.step.capture import CapturedRandom
-from megatron_nanguard.sentinel import RngStates
+from megatron_nanguard.sentinel.random_states import RngStates
 
 PYTHON, NUMPY, TORCH, DEVICE, TRACKER = (
     f"random/{part}" for part in ("python", "numpy", "torch", "device", "tracker/")

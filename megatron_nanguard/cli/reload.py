@@ -42,7 +42,7 @@ def _run_again(incident: Path, words: tuple[str, ...]) -> None:
 
     try:
         from megatron_nanguard.capture import check
-        from megatron_nanguard.reloading import ReloadJob, command_line
+        from megatron_nanguard.reloading.reload_job import ReloadJob, command_line
     except ModuleNotFoundError as error:
         raise ReplayError(f"a step can only be run where torch is installed: {error}") from None
     check(incident, int(os.environ.get("RANK", "0")))

@@ -15,8 +15,11 @@ import torch.distributed as dist
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
 from megatron_nanguard.guard.steps import Steps
-from megatron_nanguard.guarded_run import GuardedOptimizers, GuardedRun, Options, RunHandshake
+from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
+from megatron_nanguard.guarded_run.options import Options
 from megatron_nanguard.guarded_run.run_drills import UNFIRED_EXIT_CODE
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.patching.engine import Engine

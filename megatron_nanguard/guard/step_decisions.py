@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from megatron_nanguard import incident
 from megatron_nanguard.coordination.vote import vote
 from megatron_nanguard.coordination.voting_ranks import Voters
-from megatron_nanguard.guarded_run import GuardedOptimizer, GuardedRun
-from megatron_nanguard.incident import Alarm
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
+from megatron_nanguard.incident.alarm import Alarm
+from megatron_nanguard.incident.stages import handle
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.policy.scaler import COUNTED_SKIP, Judgement
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.sentinel import Flag, flag_tensor
-from megatron_nanguard.sentinel.vote_flags import fault_flags
+from megatron_nanguard.sentinel.vote_flags import Flag, fault_flags, flag_tensor
 
 
 class StepDecisions:
@@ -50,7 +50,7 @@ class StepDecisions:
             return PASS
         if judgement is Judgement.SKIP:
             return COUNTED_SKIP
-        return incident.handle(self._run, guarded, alarm, in_doubt=judgement is Judgement.CHECK)
+        return handle(self._run, guarded, alarm, in_doubt=judgement is Judgement.CHECK)
 
     def _judgement(self, guarded: GuardedOptimizer, alarm: Alarm) -> Judgement:
         """What the flags mean. The same on every rank: from exchanged flags and counts of them."""

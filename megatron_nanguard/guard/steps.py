@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.guard.step_decisions import StepDecisions
-from megatron_nanguard.guarded_run import GuardedOptimizers, GuardedRun
+from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.optimizers import is_stub
@@ -21,7 +22,7 @@ from megatron_nanguard.megatron_api.protocols import (
 from megatron_nanguard.policy import actions
 from megatron_nanguard.policy.deciding import PASS
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.sentinel import Flag
+from megatron_nanguard.sentinel.vote_flags import Flag
 
 MAX_UNSEEN = 8
 """Decisions in a row without a pass in between; a host that prepares its gradients twice a step stays far below."""

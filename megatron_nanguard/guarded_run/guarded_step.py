@@ -23,7 +23,10 @@ from megatron_nanguard.megatron_api.protocols import (
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.replay import StepRecorder
-from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, FlagInputs, Losses, RaisedScale, RngStates
+from megatron_nanguard.sentinel.gradient_norms import AfterReduction, BeforeReduction
+from megatron_nanguard.sentinel.losses import Losses
+from megatron_nanguard.sentinel.random_states import RngStates
+from megatron_nanguard.sentinel.vote_flags import FlagInputs, RaisedScale
 from megatron_nanguard.settings import Settings
 
 

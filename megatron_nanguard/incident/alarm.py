@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
-from megatron_nanguard.sentinel import Flag
+from megatron_nanguard.sentinel.vote_flags import Flag
 
 
 @dataclass(frozen=True)

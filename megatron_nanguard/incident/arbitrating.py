@@ -11,7 +11,7 @@ from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call
 from megatron_nanguard.arbitration.peer import answer, is_same_hardware, receive, send
 from megatron_nanguard.arbitration.repetition import arbitrate
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.suspect.arbitration import NOT_TRIED, Arbitration

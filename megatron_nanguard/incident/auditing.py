@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megatron_nanguard.coordination.vote import exchange
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.patching.shield import Shield

@@ -11,7 +11,7 @@ from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.capture import Captured, random_state_tensors, without_tensors
 from megatron_nanguard.capture.batch_leaves import Batcher
 from megatron_nanguard.capture.model_state import gradients_by_name, live_state, norms_by_name, split
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api.pieces import surviving_local_pieces
 from megatron_nanguard.parameters.counting import count_nonfinite
 from megatron_nanguard.records.postmortem import BadParameter, Kind, LocalGradients, Microbatch, ReducedState

@@ -7,7 +7,7 @@ import socket
 from dataclasses import replace
 from typing import Any
 
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_evidence import RankEvidence, kind_of
 from megatron_nanguard.megatron_api import host_program, optimizers
@@ -15,7 +15,7 @@ from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Postmortem, RngDigests, ScalerState
-from megatron_nanguard.sentinel import Flag
+from megatron_nanguard.sentinel.vote_flags import Flag
 
 NO_RNG = RngDigests("", "", "", "", {})
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run import GuardedOptimizer, GuardedRun
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.incident import rank_evidence
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all, send_first
@@ -39,8 +40,7 @@ from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.records.suspect.arbitration import Arbitration
-from megatron_nanguard.sentinel import Flag
-from megatron_nanguard.sentinel.vote_flags import FP32_MAX
+from megatron_nanguard.sentinel.vote_flags import FP32_MAX, Flag
 from megatron_nanguard.settings import SAVES_CALLS, SAVES_STEP
 
 log = logging.getLogger("megatron_nanguard")

@@ -43,7 +43,7 @@ from megatron_nanguard.postmortem.job_history import job_arguments
 from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.reloading.step import ReloadedStep, reload_step
-from megatron_nanguard.sentinel import BeforeReduction
+from megatron_nanguard.sentinel.gradient_norms import BeforeReduction
 
 POINTS = (
     wrap_chunk.POINT,

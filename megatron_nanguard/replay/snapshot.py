@@ -14,7 +14,7 @@ from torch.nn import Module
 from megatron_nanguard.device import Device
 from megatron_nanguard.megatron_api import bucket_state, process_state
 from megatron_nanguard.megatron_api.protocols import ModelChunk
-from megatron_nanguard.sentinel import RngStates
+from megatron_nanguard.sentinel.random_states import RngStates
 
 PutBack = Callable[[], None]
 

@@ -59,14 +59,14 @@ def without_plugin() -> None:
 
 def raise_before_the_reduction() -> None:
     """The hook on the bucket groups raises, whenever it is called in that step."""
-    from megatron_nanguard.sentinel import BeforeReduction
+    from megatron_nanguard.sentinel.gradient_norms import BeforeReduction
 
     BeforeReduction.look = _raising_at_bad_step(BeforeReduction.look)  # type: ignore[method-assign]
 
 
 def raise_in_names() -> None:
     """Names and place cannot be read off the model."""
-    from megatron_nanguard.guarded_run import GuardedOptimizer
+    from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 
     GuardedOptimizer.learn = _raising  # type: ignore[method-assign, assignment]
 

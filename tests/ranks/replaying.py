@@ -36,7 +36,7 @@ from megatron_nanguard.replay import (
     in_place,
     replay,
 )
-from megatron_nanguard.sentinel import BeforeReduction
+from megatron_nanguard.sentinel.gradient_norms import BeforeReduction
 
 PLANS = dict(part.split(":") for part in os.environ["REPLAYS"].replace(" ", "").split(";"))
 

@@ -31,7 +31,7 @@ from megatron_nanguard.parameters.global_names import name_modules, name_paramet
 from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.replay import DecisionPoint, RecordedCall, StepRecorder, replay
-from megatron_nanguard.sentinel import Losses
+from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.tracing.tracer import Tracer
 
 

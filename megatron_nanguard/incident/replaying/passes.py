@@ -14,7 +14,7 @@ import torch
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.replaying.pass_observers import PassObserver
 from megatron_nanguard.records.step.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay import DecisionPoint, RecordedCall
@@ -22,7 +22,8 @@ from megatron_nanguard.replay import replay as call_again
 from megatron_nanguard.replay.changed_conditions import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
 from megatron_nanguard.replay.data_iterators import Batch
 from megatron_nanguard.replay.in_place import Exactness
-from megatron_nanguard.sentinel import AfterReduction, Losses
+from megatron_nanguard.sentinel.gradient_norms import AfterReduction
+from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.tracing.marker_fill import MarkerFill
 
 NOWHERE = 2**31

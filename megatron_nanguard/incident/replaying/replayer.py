@@ -19,7 +19,7 @@ from megatron_nanguard.arbitration import suspects
 from megatron_nanguard.arbitration.call_catcher import CallCatcher, CaughtCall
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.coordination.vote import exchange
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.replaying.pass_observers import PassObserver
 from megatron_nanguard.incident.replaying.passes import NOWHERE, Pass, PassAgreement, Passes, PassKind, RankPass

@@ -10,7 +10,8 @@ import logging
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.errors import ReplayError
-from megatron_nanguard.guarded_run import GuardedOptimizer, GuardedRun
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.replaying.passes import Passes, PassKind
 from megatron_nanguard.megatron_api import optimizers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind

@@ -13,7 +13,8 @@ from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector, first_gradients
 from megatron_nanguard.patching.shield import Shield

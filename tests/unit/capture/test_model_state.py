@@ -17,7 +17,7 @@ from megatron_nanguard.capture.model_state import (
 )
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.parameters.parameter_map import ParameterMap
-from megatron_nanguard.sentinel import BeforeReduction
+from megatron_nanguard.sentinel.gradient_norms import BeforeReduction
 from megatron_nanguard.topology.coordinates import read
 from tests.unit.one_rank import Trainer, trainer
 

@@ -15,7 +15,7 @@ from megatron_nanguard.capture.tensor_file import write_tensors
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.step.capture import CapturedRandom
-from megatron_nanguard.sentinel import RngStates
+from megatron_nanguard.sentinel.random_states import RngStates
 
 CPU = device_of("cpu")
 

@@ -13,7 +13,8 @@ import torch
 
 from megatron_nanguard.guard import guard as guard_module
 from megatron_nanguard.guard import step_decisions
-from megatron_nanguard.guarded_run import GuardedOptimizer, guarded_run, run_handshake
+from megatron_nanguard.guarded_run import guarded_run, run_handshake
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_step import GuardedStep
 from megatron_nanguard.health import HealthWatch
 from megatron_nanguard.patch_points import POINTS

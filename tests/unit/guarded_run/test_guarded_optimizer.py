@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.guarded_run.watched import Watched

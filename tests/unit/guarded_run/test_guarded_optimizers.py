@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.guarded_run import RunHandshake
 from megatron_nanguard.guarded_run.guarded_optimizers import log_capture_size
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from tests.unit.conftest import Log
 
 

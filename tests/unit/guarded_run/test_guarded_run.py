@@ -12,7 +12,9 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megatron_nanguard.guarded_run import GuardedRun, RunHandshake, guarded_run, run_handshake
+from megatron_nanguard.guarded_run import guarded_run, run_handshake
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.settings import Settings

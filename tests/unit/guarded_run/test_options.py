@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from megatron_nanguard.guarded_run import Options
+from megatron_nanguard.guarded_run.options import Options
 from megatron_nanguard.settings import Settings
 
 

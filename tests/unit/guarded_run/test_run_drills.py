@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from megatron_nanguard.errors import DrillError
-from megatron_nanguard.guarded_run import RunDrills
+from megatron_nanguard.guarded_run.run_drills import RunDrills
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.parameters.parameter_map import ParameterMap
 from tests.unit.conftest import Log

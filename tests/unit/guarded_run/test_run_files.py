@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.guarded_run import RunFiles
+from megatron_nanguard.guarded_run.run_files import RunFiles
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.run.fingerprint import HostChange
 from megatron_nanguard.settings import Settings

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from megatron_nanguard.coordination.handshake import Declaration
-from megatron_nanguard.guarded_run import RunHandshake, run_handshake
+from megatron_nanguard.guarded_run import run_handshake
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.settings import Settings
 from megatron_nanguard.version import __version__
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from megatron_nanguard.guarded_run import GuardedOptimizer, RunHandshake
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import ONES, Trainer, sum_of, trainer

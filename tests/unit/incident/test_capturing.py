@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from megatron_nanguard.arbitration.call_catcher import CaughtCall, unsaved_call
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident import capturing
 from megatron_nanguard.incident.capturing import Size
 from megatron_nanguard.incident.collecting import Collector

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 
 from megatron_nanguard.coordination.voting_ranks import Voters
-from megatron_nanguard.guarded_run import GuardedOptimizer
-from megatron_nanguard.incident import Alarm
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_evidence import NOTHING, collect
 from megatron_nanguard.incident.rank_file import NO_RNG, first_postmortem
 from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.postmortem import Flags, Kind, Postmortem, ScalerState
-from megatron_nanguard.sentinel import Flag
-from megatron_nanguard.sentinel.vote_flags import FP32_MAX
+from megatron_nanguard.sentinel.vote_flags import FP32_MAX, Flag
 from megatron_nanguard.settings import Settings
 from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import Trainer

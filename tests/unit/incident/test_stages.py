@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.guarded_run import GuardedOptimizer, GuardedRun, RunHandshake
-from megatron_nanguard.incident import Alarm, stages
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_run import GuardedRun
+from megatron_nanguard.guarded_run.run_handshake import RunHandshake
+from megatron_nanguard.incident import stages
+from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.merged_file import MergedFile
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.loading import load_incident
@@ -23,7 +26,7 @@ from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 from megatron_nanguard.records.step.capture import CaptureFile
 from megatron_nanguard.records.step.replay import ReplaySummary
-from megatron_nanguard.sentinel import Flag
+from megatron_nanguard.sentinel.vote_flags import Flag
 from megatron_nanguard.settings import Settings
 from tests.unit.capture.steps import guard_optimizer, run_step
 from tests.unit.conftest import Log

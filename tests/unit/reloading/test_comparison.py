@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from megatron_nanguard.reloading import Comparison
+from megatron_nanguard.reloading.comparison import Comparison
 from tests.unit.factories import capture_file
 
 RECORD = capture_file(

@@ -10,8 +10,7 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.reloading import command_line
-from megatron_nanguard.reloading.reload_job import changed_arguments
+from megatron_nanguard.reloading.reload_job import changed_arguments, command_line
 from tests.unit.factories import fingerprint
 
 INCIDENT = "runs/run-1/incidents/step_00000003"

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import megatron_nanguard
 from megatron_nanguard.errors import PostmortemError, ReplayError
-from megatron_nanguard.guarded_run import GuardedOptimizer
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.step.capture import CaptureFile, file_name
-from megatron_nanguard.reloading import ReloadedStep
+from megatron_nanguard.reloading.step import ReloadedStep
 from tests.unit.capture.steps import capture, guard_optimizer, run_step
 from tests.unit.one_rank import Trainer, trainer
 

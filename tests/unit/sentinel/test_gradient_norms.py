@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.sentinel import AfterReduction, BeforeReduction, gradient_norms
-from megatron_nanguard.sentinel.gradient_norms import norms_of
+from megatron_nanguard.sentinel import gradient_norms
+from megatron_nanguard.sentinel.gradient_norms import AfterReduction, BeforeReduction, norms_of
 from tests.unit.one_rank import ONES, Trainer, trainer
 
 # d loss / d first.weight = 5, 5, 6, 6 and d loss / d second.weight = 3, 7

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.patching.shield import Shield
-from megatron_nanguard.sentinel import Losses
+from megatron_nanguard.sentinel.losses import Losses
 from tests.unit.one_rank import ONES, sum_of, trainer
 
 

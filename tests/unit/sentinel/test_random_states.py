@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from megatron_nanguard.device import device_of
-from megatron_nanguard.sentinel import RngStates
+from megatron_nanguard.sentinel.random_states import RngStates
 
 
 def test_equal_states_have_equal_digests_of_twelve_digits() -> None:

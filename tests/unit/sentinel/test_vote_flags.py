@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.megatron_api.optimizers import ScalerTrackers
-from megatron_nanguard.sentinel import Flag, FlagInputs, RaisedScale, flag_tensor
-from megatron_nanguard.sentinel.vote_flags import FP32_MAX, fault_flags
+from megatron_nanguard.sentinel.vote_flags import FP32_MAX, Flag, FlagInputs, RaisedScale, fault_flags, flag_tensor
 from tests.unit.one_rank import trainer
 
 CPU = torch.device("cpu")
