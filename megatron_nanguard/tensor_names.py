@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,15 @@ def named_tensors(value: object, attributes: Attributes = _no_attributes) -> Ite
     """Yield the tensors of `tensors_in` with a name such as `hidden_states` or `images.0`; a bare tensor has none."""
     for path, tensor in tensors_in(value, attributes):
         yield ".".join(map(str, path)), tensor
+
+
+def element_index(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Index of the element with this number, which counts over the flattened tensor."""
+    index = []
+    for size in reversed(shape):
+        number, position = divmod(number, size)
+        index.append(position)
+    return tuple(reversed(index))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

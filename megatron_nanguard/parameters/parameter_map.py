@@ -15,7 +15,7 @@ from megatron_nanguard.parameters.global_names import NamedParameter, name_param
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.run.parameters import ParameterEntry, ParameterMapFile
-from megatron_nanguard.tensor_names import dtype_name
+from megatron_nanguard.tensor_names import dtype_name, element_index
 
 
 class EntrySegment(NamedTuple):
@@ -102,14 +102,7 @@ class ParameterMap:
 
 def index_in(entry: ParameterEntry, param_start: int, offset: int) -> tuple[int, ...] | None:
     """Return the index of an element in the parameter's own shape; None if `param_start` is unknown (-1)."""
-    if param_start < 0:
-        return None
-    flat = param_start + offset
-    index: list[int] = []
-    for size in reversed(entry.shape):
-        flat, position = divmod(flat, size)
-        index.append(position)
-    return tuple(reversed(index))
+    return None if param_start < 0 else element_index(param_start + offset, entry.shape)
 
 
 def map_file(parameters: ParameterMap, coordinates: Coordinates, sizes: ParallelSizes) -> tuple[str, ParameterMapFile]:

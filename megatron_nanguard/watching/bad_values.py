@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,7 @@ def _words(kind: str, facts: TensorFacts) -> str:
 
 
 def _counts(facts: TensorFacts) -> Iterator[str]:
-    numel = 1
-    for size in facts.shape:
-        numel *= size
+    numel = math.prod(facts.shape)
     if facts.nan_count:
         yield f"{facts.nan_count} NaN of {numel}"
     if facts.inf_count:

@@ -11,6 +11,7 @@ from torch.nn import Module, Parameter
 from megatron_nanguard.megatron_api.buffers import LocalGradient, local_gradient
 from megatron_nanguard.records.postmortem import BadParameter
 from megatron_nanguard.records.trace import pattern_of
+from megatron_nanguard.tensor_names import element_index
 from megatron_nanguard.watching.value_checks import is_beyond
 
 
@@ -49,13 +50,5 @@ def _record(name: str, param: Parameter, gradient: LocalGradient) -> BadParamete
         nan_count=nan_count,
         inf_count=inf_count,
         counted_elements=data.numel(),
-        first_index=None if gradient.start < 0 else _index(param.shape, first),
+        first_index=None if gradient.start < 0 else element_index(first, param.shape),
     )
-
-
-def _index(shape: torch.Size, flat: int) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        flat, position = divmod(flat, size)
-        index.append(position)
-    return tuple(reversed(index))

@@ -9,7 +9,7 @@ from typing import Final
 from torch import Tensor
 
 from megatron_nanguard.records.trace import NUMBER, TensorFacts, pattern_of
-from megatron_nanguard.tensor_names import dtype_name
+from megatron_nanguard.tensor_names import dtype_name, element_index
 from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
 
 _MOST_POSITIONS: Final = 8
@@ -67,17 +67,9 @@ def _first_positions(bad: Tensor, num_bad: int) -> tuple[tuple[int, ...], ...]:
     flat, start, positions = bad.reshape(-1).byte(), 0, []
     for _ in range(min(num_bad, _MOST_POSITIONS)):
         start += int(flat[start:].argmax())
-        positions.append(_unravel(start, bad.shape))
+        positions.append(element_index(start, bad.shape))
         start += 1
     return tuple(positions)
-
-
-def _unravel(element: int, shape: Sequence[int]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        element, rest = divmod(element, size)
-        index.append(rest)
-    return tuple(reversed(index))
 
 
 def _layout(bad: Tensor, num_bad: int, heads: Collection[int]) -> str:
