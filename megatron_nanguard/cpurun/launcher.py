@@ -59,7 +59,7 @@ def launch(
     """
     started = time.monotonic()
     try:
-        with _stoppable():
+        with _stopping_signals(_stop):  # as an exception, so that `finally` blocks run
             install()
             preload(modules)
             refuse_threads()
@@ -72,19 +72,19 @@ def launch(
     return result
 
 
+def _stop(number: int, frame: object) -> None:
+    raise _Stopped(number)
+
+
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """Turn the stopping signals into `_Stopped`, so that `finally` blocks run."""
-
-    def stop(number: int, frame: object) -> None:
-        raise _Stopped(number)
-
-    previous = {number: signal.signal(number, stop) for number in STOPPING_SIGNALS}
+def _stopping_signals(handler: Callable[[int, object], None] | signal.Handlers) -> Iterator[None]:
+    """Handle the signals that ask the launcher to end."""
+    previous = {number: signal.signal(number, handler) for number in STOPPING_SIGNALS}
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, earlier in previous.items():
+            signal.signal(number, earlier)
 
 
 def _run(nproc: int, program: Program, timeout: float | None, show: Collection[int] | None, linger: float) -> JobResult:
@@ -139,10 +139,8 @@ def _rendezvous(listener: socket.socket) -> Iterator[None]:
 
 def _bring_down(ranks: RankProcesses, output: RankOutput) -> None:
     """End the ranks that still run and print the rest of their output; a second Ctrl-C does not interrupt this."""
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING_SIGNALS}
-    ranks.bring_down(_GRACE_SECONDS, lambda: output.pump(0.05))
-    until = time.monotonic() + _DRAIN_SECONDS
-    while output.is_open and time.monotonic() < until:
-        output.pump(0.05)
-    for number, handler in previous.items():
-        signal.signal(number, handler)
+    with _stopping_signals(signal.SIG_IGN):
+        ranks.bring_down(_GRACE_SECONDS, lambda: output.pump(0.05))
+        until = time.monotonic() + _DRAIN_SECONDS
+        while output.is_open and time.monotonic() < until:
+            output.pump(0.05)

@@ -51,12 +51,5 @@ def map_compiling(changes: ChangedAttributes, torch: ModuleType) -> None:
 
     Megatron's `jit_fuser` and the MoE router call it.
     """
-    changes.wrap(torch, "compile", lambda original: _compile)
-
-
-def _compile(model: Any = None, **kwargs: Any) -> Any:
-    return _unchanged if model is None else model
-
-
-def _unchanged(function: Function) -> Function:
-    return function
+    unchanged = lambda function: function  # noqa: E731
+    changes.wrap(torch, "compile", lambda original: lambda model=None, **kwargs: unchanged if model is None else model)

@@ -52,7 +52,10 @@ def map_factories(changes: ChangedAttributes, torch: ModuleType) -> None:
         changes.wrap(torch.Tensor, name, _making_on_cpu)
     changes.wrap(torch, "load", _loading_to_cpu)
     contexts = importlib.import_module("torch.utils._device")  # torch imports it at the first `with`
-    changes.wrap(contexts.DeviceContext, "__init__", _entering_cpu)
+    # `with torch.device("cuda"):` sets the device of the tensors made inside.
+    changes.wrap(
+        contexts.DeviceContext, "__init__", lambda original: lambda self, device: original(self, on_cpu(device))
+    )
     changes.put(torch, "Generator", _generator_class(torch.Generator))
 
 
@@ -81,11 +84,6 @@ def _location(map_location: Any) -> Any:
     if isinstance(map_location, dict):
         return {saved: on_cpu(target) for saved, target in map_location.items()}
     return map_location
-
-
-def _entering_cpu(original: Function) -> Function:
-    """`with torch.device("cuda"):` sets the device of the tensors made inside."""
-    return lambda self, device: original(self, on_cpu(device))
 
 
 def _generator_class(real: Any) -> type:

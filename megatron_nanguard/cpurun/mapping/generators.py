@@ -60,11 +60,11 @@ def _map_device_generator(changes: ChangedAttributes, torch: ModuleType, generat
         "set_rng_state": lambda new_state, device="cuda": generator.set_state(new_state),
         "get_rng_state_all": lambda: [generator.get_state()],
         "set_rng_state_all": set_all,
-        "manual_seed": lambda seed: _seed(generator, seed),
-        "manual_seed_all": lambda seed: _seed(generator, seed),
+        "manual_seed": lambda seed: generator.manual_seed(int(seed)),
+        "manual_seed_all": lambda seed: generator.manual_seed(int(seed)),
         "initial_seed": lambda: generator.initial_seed(),
-        "seed": lambda: _seed_anew(generator),
-        "seed_all": lambda: _seed_anew(generator),
+        "seed": lambda: generator.seed(),
+        "seed_all": lambda: generator.seed(),
     }
     for name, answer in answers.items():
         changes.put(torch.cuda, name, answer)
@@ -87,24 +87,12 @@ def _map_cpu_generator(changes: ChangedAttributes, torch: ModuleType, device_gen
         "seed": seed_anew,
         "initial_seed": lambda: cpu.initial_seed(),
         "get_rng_state": lambda: cpu.get_state(),
-        "set_rng_state": lambda new_state: _set_state(cpu, new_state),
+        "set_rng_state": lambda new_state: cpu.set_state(new_state),
         "default_generator": cpu,
     }
     for name, answer in answers.items():
         changes.put(torch, name, answer)
         changes.put(torch.random, name, answer)
-
-
-def _seed(generator: Any, seed: int) -> None:
-    generator.manual_seed(int(seed))
-
-
-def _seed_anew(generator: Any) -> None:
-    generator.seed()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    generator.set_state(state)
 
 
 def _drawing_from(original: Function, cpu: Any) -> Function:

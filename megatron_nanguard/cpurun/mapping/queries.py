@@ -115,7 +115,8 @@ def map_queries(changes: ChangedAttributes, torch: ModuleType) -> None:
 
 def map_memory(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Report no device memory in use; Megatron's `report_memory` and its training log ask for it."""
-    answers: dict[str, object] = dict.fromkeys(MEMORY_NUMBERS, _zero) | dict.fromkeys(MEMORY_ACTIONS, _nothing)
+    answers: dict[str, object] = dict.fromkeys(MEMORY_NUMBERS, lambda *args, **kwargs: 0)
+    answers |= dict.fromkeys(MEMORY_ACTIONS, lambda *args, **kwargs: None)
     answers |= {
         "memory_stats": lambda device=None: collections.defaultdict(int),
         "host_memory_stats": lambda: collections.defaultdict(int),
@@ -127,11 +128,3 @@ def map_memory(changes: ChangedAttributes, torch: ModuleType) -> None:
         changes.put(torch.cuda, name, answer)
         if hasattr(torch.cuda.memory, name):
             changes.put(torch.cuda.memory, name, answer)
-
-
-def _zero(*args: Any, **kwargs: Any) -> int:
-    return 0
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    pass

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import functools
-import types
 from types import ModuleType
 from typing import Any
 
 from megatron_nanguard.cpurun.errors import UnmappedCuda
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 
-# Types, exceptions and typing names are left alone, as are sub-modules and the Tensor and Storage classes.
-KEPT = frozenset(
-    {
-        "amp",
-        "OutOfMemoryError",
-        "AcceleratorError",
-        "CudaError",
-        "DeferredCudaCallError",
-        "Device",
-        "cudaStatus",
-        "Any",
-        "Callable",
-        "NewType",
-        "Optional",
-        "cast",
-        "classproperty",
-        "lru_cache",
-    }
-)
 SUBMODULES = ("random", "memory")
 
 
@@ -47,9 +27,11 @@ def refuse_the_rest(changes: ChangedAttributes, torch: ModuleType) -> None:
 
 
 def _is_call(name: str, value: Any) -> bool:
-    if name.startswith("_") or name in KEPT or name.endswith(("Tensor", "Storage")):
+    """Whether it is a call of torch.cuda itself: no exception, type of a tensor, or name imported from elsewhere."""
+    is_kept = name.startswith("_") or name.endswith(("Tensor", "Storage")) or name == "cudaStatus"
+    if is_kept or not callable(value) or (isinstance(value, type) and issubclass(value, BaseException)):
         return False
-    return callable(value) and not isinstance(value, types.ModuleType)
+    return str(value.__module__).startswith("torch.cuda")
 
 
 def _refusing(name: str, original: Any) -> Any:
