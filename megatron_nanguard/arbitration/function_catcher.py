@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import wraps
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -72,17 +71,12 @@ class FunctionCatcher:
             self.call = unsaved_call(self._rank, None, self._name, "no autograd Function of that name is loaded")
             return self
         self._cls, self._parameters = cls, _parameters(cls)
-        if _has_context(cls):
-            self._wrap("forward", self._forward)
-        else:
-            self._wrap("setup_context", self._setup_context)
+        self._wrap("forward" if _has_context(cls) else "setup_context", self._forward)
         if self._kind == "backward":
             self._wrap("backward", self._backward)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Put the original methods back."""
         self._undo.close()
 
@@ -97,15 +91,11 @@ class FunctionCatcher:
             self._undo.callback(setattr, self._cls, method, own)
 
     def _forward(self, original: Callable[..., Any], ctx: Any, *args: Any) -> Any:
-        inputs = _quietly(self._inputs, args) if self.is_wanted() else None
+        """Run `forward(ctx, *inputs)`, or `setup_context(ctx, inputs, output)` where the forward has no context."""
+        has_context = _has_context(self._cls)
+        inputs = _quietly(self._inputs, args if has_context else args[0]) if self.is_wanted() else None
         result = original(ctx, *args)
-        self._leave(inputs, ctx, result)
-        return result
-
-    def _setup_context(self, original: Callable[..., Any], ctx: Any, inputs: Any, output: Any) -> Any:
-        taken = _quietly(self._inputs, inputs) if self.is_wanted() else None
-        result = original(ctx, inputs, output)
-        self._leave(taken, ctx, output)
+        self._leave(inputs, ctx, result if has_context else args[1])
         return result
 
     def _leave(self, inputs: _Inputs | None, ctx: Any, result: Any) -> None:

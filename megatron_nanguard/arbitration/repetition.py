@@ -91,7 +91,7 @@ def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
 def run_once(call: CaughtCall, plain: Json, tensors: Mapping[str, Tensor], device: torch.device) -> Outputs:
     """Make the call once; the state of the random generator is restored."""
     function = call.function or _function(call.saved)
-    with _same_generator(plain, device), Alone():
+    with _same_generator(plain, device), Alone():  # type: ignore[no-untyped-call]
         return repro.run(plain, tensors, device, function)
 
 
@@ -189,10 +189,6 @@ def _same_generator(plain: Json, device: torch.device) -> Iterator[None]:
 
 class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises CannotRun for every communication: one rank alone would wait for the others for ever."""
-
-    def __init__(self) -> None:
-        """Takes no options."""
-        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -73,7 +73,9 @@ def _call(origin: TracedOrigin, rank: int, calls: Mapping[int, CaughtCall], func
     call = calls.get(_called(origin))
     if call is None:
         return unsaved_call(rank, origin.event, origin.operator, "the pass that was to save it did not come so far")
-    if origin.kind is not OriginKind.OUTSIDE and not _is_same(origin.operator, call.saved.operator):
+    # The trace writes `log` for `aten.log.default`.
+    is_same = call.saved.operator.partition(".")[2].removesuffix(".default") == origin.operator
+    if origin.kind is not OriginKind.OUTSIDE and not is_same:
         why_not = f"{call.saved.operator} ran under its number in the pass that was to save it"
         return unsaved_call(rank, origin.event, origin.operator, why_not)
     return call
@@ -90,8 +92,3 @@ def _why_no_call(origin: TracedOrigin) -> str | None:
     if origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(GRADIENT_OF):
         return "it was in the gradient buffer before any operator added to it"
     return None
-
-
-def _is_same(label: str, operator: str) -> bool:
-    """Compare a label of the trace with an operator: the trace writes `log` for `aten.log.default`."""
-    return operator.partition(".")[2].removesuffix(".default") == label

@@ -9,7 +9,7 @@ OUTLIER device: rank 5 (TP 1, PP 1, DP 0) computes wrongly
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -72,7 +72,7 @@ def _words(wrong: list[tuple[int, ...]]) -> str:
 def _lines(screening: Screening) -> Iterator[Text]:
     for outlier in screening.outliers:
         yield Text(printable(f"OUTLIER {outlier.kind}: {outlier.words}"), style="bold red")
-        yield from _indented(_evidence(outlier))
+        yield from (Text(f"  {printable(line)}") for line in _evidence(outlier))
     yield from (Text(printable(f"hint: {hint}"), style="yellow") for hint in screening.hints)
     yield from (Text(printable(f"note: {note}")) for note in screening.notes)
     yield Text(_summary(screening), style="bold red" if screening.outliers else "bold green")
@@ -82,10 +82,6 @@ def _evidence(outlier: Outlier) -> Iterator[str]:
     yield from outlier.evidence[:SHOWN]
     if len(outlier.evidence) > SHOWN:
         yield f"and {len(outlier.evidence) - SHOWN} more"
-
-
-def _indented(lines: Iterable[str]) -> Iterator[Text]:
-    return (Text(f"  {printable(line)}") for line in lines)
 
 
 def _summary(screening: Screening) -> str:

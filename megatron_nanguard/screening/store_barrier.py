@@ -53,7 +53,9 @@ class StoreBarrier:
             decide_once(self._store, f"{stage}/missing", json.dumps(missing))
         missing = json.loads(self._store.get(f"{stage}/missing"))
         if missing:
-            raise RanksMissing(stage, {rank: self._read(f"at/{rank}") for rank in missing})
+            began = [rank for rank in missing if self._store.check([f"at/{rank}"])]
+            at = {rank: self._store.get(f"at/{rank}").decode() for rank in began}
+            raise RanksMissing(stage, dict.fromkeys(missing, "the start") | at)
 
     def mark(self, name: str) -> None:
         """Set a flag that every rank sees after the next barrier."""
@@ -103,6 +105,3 @@ class StoreBarrier:
         until = time.monotonic() + seconds
         while int(self._store.add(counter, 0)) < number and time.monotonic() < until:
             time.sleep(0.02)
-
-    def _read(self, key: str) -> str:
-        return self._store.get(key).decode() if self._store.check([key]) else "the start"

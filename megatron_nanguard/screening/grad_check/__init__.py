@@ -84,7 +84,11 @@ def compare(ranks: Mapping[int, RankGradients]) -> GradCheckResult:
         return GradCheckResult(
             0, f"clean: every gradient is finite, and the same bit for bit on {name_ranks(list(ranks))}"
         )
-    odd = {rank: _different(each.digests, dict(usual)) for rank, each in ranks.items() if each.digests != dict(usual)}
+    odd = {
+        rank: [name for name, digest in each.digests.items() if (name, digest) not in usual]
+        for rank, each in ranks.items()
+        if each.digests != dict(usual)
+    }
     what = _some(next(iter(odd.values())), ", ")
     if 2 * count > len(ranks):
         return GradCheckResult(
@@ -113,10 +117,6 @@ def _gradients(participant: Participant, user_model: UserModel) -> RankGradients
         name: param.grad.cpu() for name, param in user_model.model.named_parameters() if param.grad is not None
     }
     return RankGradients(bad, named_digests({"loss": loss.detach().cpu(), **gradients}))
-
-
-def _different(digests: Mapping[str, str], usual: Mapping[str, str]) -> list[str]:
-    return [name for name, digest in digests.items() if usual.get(name) != digest]
 
 
 def _some(names: list[str], between: str) -> str:

@@ -22,7 +22,8 @@ def find_bad_groups(
     found: list[Outlier] = []
     bad = _bad_results(checks)
     for group in sorted(bad, key=lambda each: (len(each.ranks), each.ranks)):
-        if not any(_explains(outlier, group) for outlier in (*known, *found)):
+        # An outlier whose ranks are all members of the group explains it.
+        if not any(set(outlier.ranks) <= set(group.ranks) for outlier in (*known, *found)):
             found.append(_outlier(group, bad[group], rank_name))
     return found
 
@@ -35,11 +36,6 @@ def _bad_results(checks: Mapping[int, Sequence[CollectiveCheck]]) -> dict[Group,
                 group = Group(check.axis, check.ranks)
                 found.setdefault(group, {}).setdefault(rank, []).append(check)
     return found
-
-
-def _explains(outlier: Outlier, group: Group) -> bool:
-    """Whether all ranks of the outlier are members of the group."""
-    return set(outlier.ranks) <= set(group.ranks)
 
 
 def _outlier(group: Group, views: Mapping[int, Sequence[CollectiveCheck]], rank_name: Callable[[int], str]) -> Outlier:
