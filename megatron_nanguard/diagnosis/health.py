@@ -21,6 +21,7 @@ OUTWEIGHS: Final = 12.0
 """More than all facts together that a rule can hold against a cause."""
 REPORTED_CEILING: Final = 0.99
 """Ceiling of a cause that the device reports itself; just above that of every other cause."""
+HOST_LOST_DATA: Final = phrase("the host of rank {rank} lost data in its own memory: {change}")
 HINTS: Final[dict[Severity, Phrase]] = {
     "corrected": phrase("the device of rank {rank} reports errors that were corrected: {change}"),
     "throttle": phrase("the device of rank {rank} reports lowered clocks: {change}"),
@@ -49,10 +50,10 @@ def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[Re
                 yield ReportedChange(health, difference)
 
 
-def lost_data(case: Case) -> tuple[ReportedChange, ...]:
-    """The uncorrectable errors on the devices of suspect ranks."""
+def suspect_changes(case: Case, severity: Severity, part: str = "device") -> tuple[ReportedChange, ...]:
+    """The changes of one severity on the devices, or the hosts, of suspect ranks."""
     ranks = case.suspect_ranks
-    return tuple(report for report in changes(case, "uncorrectable") if report.health.rank in ranks)
+    return tuple(report for report in changes(case, severity, part) if report.health.rank in ranks)
 
 
 def came_back(case: Case) -> bool:
@@ -97,20 +98,11 @@ def _unexplained(case: Case, reporting: set[int]) -> list[int]:
 
 def weigh_hints(case: Case, scales: Scales) -> None:
     """Weigh corrected errors and lowered clocks of suspect devices, and memory errors of their hosts."""
-    ranks = case.suspect_ranks
     for severity, words in HINTS.items():
-        for report in changes(case, severity):
-            if report.health.rank in ranks:
-                fact = words.format(rank=report.health.rank, change=report.words())
-                scales.speaks_for(HINT, fact, "hint")
-    for report in changes(case, "uncorrectable", "host"):
-        if report.health.rank in ranks:
-            fact = phrase(
-                "the host of rank {rank} lost data in its own memory: {change}",
-                rank=report.health.rank,
-                change=report.words(),
-            )
-            scales.speaks_for(HINT, fact, "host")
+        for report in suspect_changes(case, severity):
+            scales.speaks_for(HINT, words.format(rank=report.health.rank, change=report.words()), "hint")
+    for report in suspect_changes(case, "uncorrectable", "host"):
+        scales.speaks_for(HINT, HOST_LOST_DATA.format(rank=report.health.rank, change=report.words()), "host")
 
 
 def weigh_elsewhere(case: Case, scales: Scales) -> None:

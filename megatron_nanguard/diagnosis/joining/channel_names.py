@@ -6,46 +6,35 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 from megatron_nanguard.records.channel import Channel
-from megatron_nanguard.records.phrase import LISTED, joined, name_ranks, phrase
+from megatron_nanguard.records.phrase import LISTED, Phrase, joined, name_ranks, phrase
 from megatron_nanguard.records.trace import Message, TracedPlace, place_words
 
-AXIS_WORDS = {
-    "tp": phrase("tensor-parallel group of {place}"),
-    "cp": phrase("context-parallel group of {place}"),
-    "ep": phrase("expert-parallel group of {place}"),
-    "dp": phrase("data-parallel group of {place}"),
-    "dp+ep": phrase("data- and expert-parallel group of {place}"),
-    "dp+cp": phrase("data- and context-parallel group of {place}"),
-    "pp": phrase("pipeline-parallel group of {place}"),
+AXES: Final[dict[str, tuple[str, Phrase]]] = {
+    "tp": ("TP", phrase("tensor-parallel group of {place}")),
+    "cp": ("CP", phrase("context-parallel group of {place}")),
+    "ep": ("EP", phrase("expert-parallel group of {place}")),
+    "dp": ("DP", phrase("data-parallel group of {place}")),
+    "dp+ep": ("DP", phrase("data- and expert-parallel group of {place}")),
+    "dp+cp": ("DP", phrase("data- and context-parallel group of {place}")),
+    "pp": ("PP", phrase("pipeline-parallel group of {place}")),
 }
-
-
-AXES = {
-    "tp": "TP",
-    "cp": "CP",
-    "ep": "EP",
-    "dp": "DP",
-    "dp+ep": "DP",
-    "dp+cp": "DP",
-    "pp": "PP",
-}
+"""By the axes on which the members of a group differ: the name of the axis in short, and the group in words."""
 CONTENTS = {"gradients": phrase("gradient {communication}"), "parameters": phrase("parameter {communication}")}
 COLLECTIVES = {
-    "reduce_scatter": "reduce-scatter",
+    "reducescatter": "reduce-scatter",
     "allreduce": "all-reduce",
-    "all_reduce": "all-reduce",
     "allgather": "all-gather",
-    "all_gather": "all-gather",
     "alltoall": "all-to-all",
-    "all_to_all": "all-to-all",
     "broadcast": "broadcast",
     "reduce": "reduce",
     "gather": "gather",
     "scatter": "scatter",
 }
-"""How the name of an operator begins, and what the communication is called; the first that fits."""
+"""How the name of an operator begins, without its underscores, and what the communication is called; the first that
+fits."""
 TIED = phrase("gradient all-reduce of tied embeddings")
 
 
@@ -79,7 +68,7 @@ class ChannelNames:
         axis = self._axes[channel]
         if channel.kind == "p2p":
             return _on_axis(axis, phrase("recv from rank {rank}", rank=channel.ranks[0]))
-        operator = message.operator.lstrip("_").split(".")[0]
+        operator = message.operator.split(".")[0].replace("_", "")
         word = next((word for start, word in COLLECTIVES.items() if operator.startswith(start)), message.operator)
         if axis == "pp" and message.carries == "gradients":
             return TIED
@@ -92,17 +81,16 @@ class ChannelNames:
         ranks = channel.ranks
         if channel.kind == "p2p":
             return phrase("rank {sender} to rank {receiver}", sender=ranks[0], receiver=ranks[1])
-        words = self._group(ranks)
-        return joined(LISTED, (words, name_ranks(ranks)))
+        return joined(LISTED, (self._group(ranks), name_ranks(ranks)))
 
     def _group(self, ranks: Sequence[int]) -> str:
         """What kind of group it is, where the members differ on one axis only; else empty."""
-        kind = AXIS_WORDS.get(self._axis(ranks))
-        if kind is None:
+        axes = self._axis(ranks)
+        if axes not in AXES:
             return ""
         first, *others = [_place(self._coords[rank]) for rank in ranks]
         shared = [axis for axis in first if axis != "ep" and all(place.get(axis) == first[axis] for place in others)]
-        return kind.format(place=" ".join(f"{axis}{first[axis]}" for axis in shared))
+        return AXES[axes][1].format(place=" ".join(f"{axis}{first[axis]}" for axis in shared))
 
     def _axis(self, ranks: Sequence[int]) -> str:
         """On which axes the members differ, such as "tp" or "dp+cp"; empty where that is not known."""
@@ -131,7 +119,7 @@ def name_place(place: TracedPlace) -> str:
 def _on_axis(axis: str, communication: str) -> str:
     if axis not in AXES:
         return communication
-    return phrase("{axis} {communication}", axis=AXES[axis], communication=communication)
+    return phrase("{axis} {communication}", axis=AXES[axis][0], communication=communication)
 
 
 def _place(coords: str) -> dict[str, str]:

@@ -13,9 +13,8 @@ def judge(case: Case) -> RankedCause | None:
     """Doubt the alarm where nothing bad is found, or where a part of the guard failed."""
     scales = Scales(Cause.CHECKER_ARTIFACT, prior=-2.0)
     if case.incident.own_faults:
-        scales.speaks_for(
-            STRONG, phrase("a part of the guard itself failed on {ranks}", ranks=name_ranks(case.incident.own_faults))
-        )
+        fact = phrase("a part of the guard itself failed on {ranks}", ranks=name_ranks(case.incident.own_faults))
+        scales.speaks_for(STRONG, fact)
     bad = (*case.incident.ranks.bad_before, *case.incident.ranks.bad_after_only)
     is_about_values = case.incident.kind in (Kind.GRADIENT_BEFORE_REDUCTION, Kind.GRADIENT_AFTER_REDUCTION, Kind.LOSS)
     if is_about_values and case.incident.ranks.clean and not bad:

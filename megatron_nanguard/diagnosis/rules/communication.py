@@ -34,15 +34,13 @@ def judge(case: Case) -> RankedCause | None:
 
 def _weigh_link_errors(case: Case, scales: Scales) -> None:
     """New errors on links are a hint only: the message is sent again after such an error."""
-    suspects = case.suspect_ranks
-    for report in health.changes(case, "link"):
-        if report.health.rank in suspects:
-            fact = phrase(
-                "the device of rank {rank} counted errors on its links: {change}",
-                rank=report.health.rank,
-                change=report.words(),
-            )
-            scales.speaks_for(HINT, fact, "link")
+    for report in health.suspect_changes(case, "link"):
+        fact = phrase(
+            "the device of rank {rank} counted errors on its links: {change}",
+            rank=report.health.rank,
+            change=report.words(),
+        )
+        scales.speaks_for(HINT, fact, "link")
 
 
 def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:

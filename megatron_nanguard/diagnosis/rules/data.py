@@ -13,26 +13,19 @@ def judge(case: Case) -> RankedCause | None:
     """Look for bad values in the batch; a previous batch that is finite on the same state speaks for it too."""
     scales = Scales(Cause.DATA)
     for finding in case.audit_of("batch"):
-        scales.speaks_for(
-            DECISIVE,
-            phrase(
-                "{name} on rank {rank} holds {pattern} as it was fetched",
-                name=finding.name,
-                rank=finding.rank,
-                pattern=finding.pattern,
-            ),
-            "batch",
+        fact = phrase(
+            "{name} on rank {rank} holds {pattern} as it was fetched",
+            name=finding.name,
+            rank=finding.rank,
+            pattern=finding.pattern,
         )
+        scales.speaks_for(DECISIVE, fact, "batch")
     for origin in case.incident.origin:
         if origin_facts.is_external(origin, "tensor"):
-            scales.speaks_for(
-                STRONG,
-                phrase(
-                    "the walk back ends at a tensor from outside of the model: {origin}",
-                    origin=case.name(origin),
-                ),
-                "outside",
+            fact = phrase(
+                "the walk back ends at a tensor from outside of the model: {origin}", origin=case.name(origin)
             )
+            scales.speaks_for(STRONG, fact, "outside")
     if case.incident.replay.previous_batch == "finite":
         scales.speaks_for(STRONG, phrase("the previous step's batch is finite on the same state"))
     if case.incident.zero_tokens:

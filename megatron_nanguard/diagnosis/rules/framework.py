@@ -18,22 +18,16 @@ def judge(case: Case) -> RankedCause | None:
     scales = Scales(Cause.FRAMEWORK, prior=-1.5)
     for origin in case.origins_of(OriginKind.OPERATOR):
         if origin.phase in AROUND_THE_MODEL:
-            scales.speaks_for(
-                STRONG,
-                phrase(
-                    "it began around the model, in {phase}: {origin}",
-                    phase=phase_words(origin.phase),
-                    origin=case.name(origin),
-                ),
-                "around",
+            fact = phrase(
+                "it began around the model, in {phase}: {origin}",
+                phase=phase_words(origin.phase),
+                origin=case.name(origin),
             )
+            scales.speaks_for(STRONG, fact, "around")
         # Under full recompute a fault of the forward is met there as well; then the loss is bad too.
         if origin.phase == "recompute" and case.has_finite_losses:
-            scales.speaks_for(
-                STRONG,
-                phrase("the loss is finite, the recompute is not: {origin}", origin=case.name(origin)),
-                "recompute",
-            )
+            fact = phrase("the loss is finite, the recompute is not: {origin}", origin=case.name(origin))
+            scales.speaks_for(STRONG, fact, "recompute")
     is_bad = case.incident.ranks.bad_before or case.incident.ranks.bad_after_only
     if case.incident.clip_coefficient is not None and math.isnan(case.incident.clip_coefficient) and not is_bad:
         scales.speaks_for(DECISIVE, phrase("the clip coefficient is NaN though every gradient is finite"))

@@ -21,7 +21,7 @@ def judge(case: Case) -> RankedCause | None:
     """Compare with another device, read what the device reports, and look for recurrences on it."""
     always_bad = [each for each in case.usable_calls if is_always_bad(each)]
     fails_here_only = [each for each in always_bad if each.peer == "finite"]
-    reported = health.lost_data(case) if health.came_back(case) else ()
+    reported = health.suspect_changes(case, "uncorrectable") if health.came_back(case) else ()
     if not (fails_here_only or reported or history.recurrences(case)):
         return None
     usual = CEILING if fails_here_only else BY_HISTORY
@@ -30,9 +30,8 @@ def judge(case: Case) -> RankedCause | None:
     for call in always_bad:
         _weigh_comparison(call, scales)
     if ranks := case.ranks_alike:
-        scales.speaks_against(
-            STRONG, phrase("the same operator fails on {ranks}, on devices of their own", ranks=name_ranks(ranks))
-        )
+        fact = phrase("the same operator fails on {ranks}, on devices of their own", ranks=name_ranks(ranks))
+        scales.speaks_against(STRONG, fact)
     health.weigh_hints(case, scales)
     history.weigh_places(case, scales, is_lasting=True)
     if not health.was_read(case):

@@ -17,7 +17,7 @@ WITHOUT_THE_CALL = 0.4
 def judge(case: Case) -> RankedCause | None:
     """Weigh a fault that went away. Beyond that only the suspect call, run again, says something."""
     repeated = [call for call in case.usable_calls if call.repeats]
-    reported = () if health.came_back(case) else health.lost_data(case)
+    reported = () if health.came_back(case) else health.suspect_changes(case, "uncorrectable")
     usual = 0.9 if repeated else WITHOUT_THE_CALL
     scales = Scales(Cause.HARDWARE_TRANSIENT, prior=-2.0, ceiling=health.REPORTED_CEILING if reported else usual)
     health.weigh_lost_data(case, reported, scales)
@@ -53,9 +53,8 @@ def _weigh_against(case: Case, scales: Scales) -> None:
     if is_steady and not any(each.repeats for each in case.incident.arbitrations):
         scales.speaks_against(STRONG, phrase("the fault came back in the replay"))
     elif is_steady and case.came_back("traced") == "yes":
-        scales.speaks_against(
-            SLIGHT, phrase("the fault came back each time the step was run again: it was no single event")
-        )
+        fact = phrase("the fault came back each time the step was run again: it was no single event")
+        scales.speaks_against(SLIGHT, fact)
     if case.came_back("synchronous") == "no" and case.came_back("plain") == "yes":
         scales.speaks_against(STRONG, phrase("it vanishes under synchronisation, which no device fault does"))
     if case.came_back("marker") == "yes" or case.origins_of(OriginKind.NEVER_WRITTEN):

@@ -16,11 +16,8 @@ def judge(case: Case) -> RankedCause | None:
     _weigh_empty_microbatches(case, scales)
     for origin in case.origins_in("softmax", "log_softmax", "scaled_dot_product_attention"):
         if origin.pattern == "nan" and origin.phase in ("forward", "recompute"):
-            scales.speaks_for(
-                DECISIVE,
-                phrase("a row with everything masked is 0/0 in {origin}", origin=case.name(origin)),
-                "softmax",
-            )
+            fact = phrase("a row with everything masked is 0/0 in {origin}", origin=case.name(origin))
+            scales.speaks_for(DECISIVE, fact, "softmax")
     for origin in case.origins_in(*origin_facts.EXPONENTIAL):
         _weigh_unused_branch(origin, case, scales)
     for origin in case.origins_in("sub", "div", "log", "mul"):

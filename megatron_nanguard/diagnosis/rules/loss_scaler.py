@@ -14,11 +14,8 @@ def judge(case: Case) -> RankedCause | None:
     """Look for an overflow that vanishes at a lower loss scale, where the scale is dynamic."""
     scales = Scales(Cause.LOSS_SCALER)
     for origin in case.origins_of(OriginKind.SCALER):
-        scales.speaks_for(
-            STRONG + HINT,
-            phrase("scaled values overflow, and nothing else: {origin}", origin=case.name(origin)),
-            "scaler",
-        )
+        fact = phrase("scaled values overflow, and nothing else: {origin}", origin=case.name(origin))
+        scales.speaks_for(STRONG + HINT, fact, "scaler")
     if case.scaler is not None:
         _weigh_lower_scale(case, scales)
         _weigh_state(case.scaler, case, scales)

@@ -21,9 +21,8 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_for(STRONG, phrase("the gradient norm is Inf, not NaN"))
     bad = case.incident.ranks.bad_before or case.incident.ranks.bad_after_only
     if bad and case.incident.kind is not Kind.NORM_OVERFLOW:
-        scales.speaks_against(
-            DECISIVE, phrase("gradients of {ranks} hold NaN or Inf themselves", ranks=name_ranks(bad))
-        )
+        fact = phrase("gradients of {ranks} hold NaN or Inf themselves", ranks=name_ranks(bad))
+        scales.speaks_against(DECISIVE, fact)
     if case.incident.origin:
         scales.speaks_against(STRONG, phrase("the walk back ends at a NaN or Inf that is no norm"))
     return scales.reading()

@@ -63,11 +63,8 @@ def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
         fact = phrase("Inf of values of ordinary size: {origin}", origin=case.name(origin))
         scales.speaks_for(HINT, fact, "small")
     if origin.phase == "backward" and case.has_finite_losses:
-        scales.speaks_for(
-            HINT,
-            phrase("only the backward is bad, every loss is finite: {origin}", origin=case.name(origin)),
-            "backward",
-        )
+        fact = phrase("only the backward is bad, every loss is finite: {origin}", origin=case.name(origin))
+        scales.speaks_for(HINT, fact, "backward")
 
 
 def _what_went_in(origin: Origin) -> str:

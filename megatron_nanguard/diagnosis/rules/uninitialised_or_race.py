@@ -21,11 +21,8 @@ def judge(case: Case) -> RankedCause | None:
     """Compare the replays with each other, and look for bad positions that follow memory."""
     scales = Scales(Cause.UNINITIALISED_OR_RACE, prior=-1.5)
     for origin in case.origins_of(OriginKind.NEVER_WRITTEN):
-        scales.speaks_for(
-            DECISIVE,
-            phrase("memory was read that nobody had written: {origin}", origin=case.name(origin)),
-            "never written",
-        )
+        fact = phrase("memory was read that nobody had written: {origin}", origin=case.name(origin))
+        scales.speaks_for(DECISIVE, fact, "never written")
     for origin in case.incident.origin:
         if origin_facts.is_laid_out_like_memory(origin):
             assert origin.facts is not None
