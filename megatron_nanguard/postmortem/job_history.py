@@ -32,10 +32,8 @@ def arguments_of_run(directory: Path) -> dict[str, str]:
     Args:
         directory: directory of an incident, inside the directory of its run.
     """
-    try:
-        return read_record(Fingerprint, directory.absolute().parent.parent / FINGERPRINT_NAME).arguments
-    except PostmortemError:
-        return {}
+    fingerprint = _fingerprint_of(directory.absolute().parent.parent)
+    return fingerprint.arguments if fingerprint else {}
 
 
 def earlier_incidents(directory: Path) -> Iterator[Incident]:
@@ -76,16 +74,15 @@ def _earlier_directories(directory: Path) -> Iterator[Path]:
 
 def _earlier_attempts(run: Path) -> list[Path]:
     """List the last few runs of the same job before this one; none if this run has no readable fingerprint."""
-    try:
-        fingerprint = read_record(Fingerprint, run / FINGERPRINT_NAME)
-    except PostmortemError:
+    fingerprint = _fingerprint_of(run)
+    if fingerprint is None:
         return []
-    earlier = sorted(path for path in run.parent.iterdir() if path.name < run.name)
-    return [path for path in earlier[-NUM_EARLIER:] if _is_attempt(path, fingerprint)]
+    earlier = sorted(path for path in run.parent.iterdir() if path.name < run.name)[-NUM_EARLIER:]
+    return [path for path in earlier if (other := _fingerprint_of(path)) and is_same_job(fingerprint, other)]
 
 
-def _is_attempt(run: Path, of_job: Fingerprint) -> bool:
+def _fingerprint_of(run: Path) -> Fingerprint | None:
     try:
-        return is_same_job(of_job, read_record(Fingerprint, run / FINGERPRINT_NAME))
+        return read_record(Fingerprint, run / FINGERPRINT_NAME)
     except PostmortemError:
-        return False
+        return None

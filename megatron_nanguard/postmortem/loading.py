@@ -116,7 +116,8 @@ def _load(directory: Path, track: Track) -> LoadedIncident:
     if not path.exists():
         return _merge_now(directory, track)
     try:
-        merged = _read_merged(path)
+        merged = read_record(Incident, path)
+        check_incident(merged, str(path))
     except PostmortemError as error:
         if not has_files:
             raise
@@ -129,12 +130,6 @@ def _load(directory: Path, track: Track) -> LoadedIncident:
         return _merge_now(directory, track, exchanged, merged.policy)
     except PostmortemError:
         return LoadedIncident(merged, directory, False, None)
-
-
-def _read_merged(path: Path) -> Incident:
-    merged = read_record(Incident, path)
-    check_incident(merged, str(path))
-    return merged
 
 
 def _merge_now(

@@ -55,18 +55,13 @@ def _find(path: Path, step: int | None) -> Path:
         raise PostmortemError(f"{path} {what}; give the directory of --nanguard-dir, a run or an incident")
     if (path / MERGED_NAME).exists() or matching_names(path, RANK_FILES):
         return path
-    found = _incidents_of_run(path) if (path / "incidents").is_dir() else _incidents_of_all_runs(path)
+    found = incidents_in(path) if (path / "incidents").is_dir() else _incidents_of_all_runs(path)
+    if not found:
+        raise PostmortemError(f"{path} holds no incident")
     chosen = [incident for incident in found if step in (None, step_and_number(incident)[0])]
     if not chosen:
         raise PostmortemError(f"{path} holds no incident of step {step}; it holds {_listed(found)}")
     return chosen[0]
-
-
-def _incidents_of_run(run: Path) -> list[Path]:
-    found = incidents_in(run)
-    if not found:
-        raise PostmortemError(f"{run} holds no incident")
-    return found
 
 
 def incidents_in(run: Path) -> list[Path]:

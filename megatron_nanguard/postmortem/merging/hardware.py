@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import chain
 from typing import Final
 
 from megatron_nanguard.records.incident import DeviceCount
@@ -53,12 +54,7 @@ class HealthMerger:
     """Selects ranks whose hardware the incident lists: suspects, ranks with changes, and a few healthy ones."""
 
     def __init__(self) -> None:
-        self._lost_data: list[DeviceHealth] = []
-        self._tried: list[DeviceHealth] = []
-        self._bad: list[DeviceHealth] = []
-        self._with_news: list[DeviceHealth] = []
-        self._with_notes: list[DeviceHealth] = []
-        self._peers: list[DeviceHealth] = []
+        self._kept: dict[str, list[DeviceHealth]] = defaultdict(list)
 
     def add(self, postmortem: Postmortem, set_name: str) -> None:
         """Add the hardware of one rank to the list of the first reason to keep it, as long as this list has room.
@@ -67,27 +63,25 @@ class HealthMerger:
             set_name: name of the set in `RankSets` that the rank is in.
         """
         health = postmortem.health
-        if health is None or not (health.readings or health.differences or health.problems):
-            return
-        if health.has_lost_data:
-            _keep(self._lost_data, health)
-        elif postmortem.arbitrations:
-            _keep(self._tried, health)
-        elif set_name == "bad_before":
-            _keep(self._bad, health)
-        elif health.has_news:
-            _keep(self._with_news, health)
-        elif health.differences:
-            _keep(self._with_notes, health)
-        elif health.readings:
-            _keep(self._peers, health, HEALTHY_PEERS)
+        reason = None if health is None else _why_kept(health, bool(postmortem.arbitrations), set_name)
+        most = HEALTHY_PEERS if reason == "peer" else LISTED_PER_REASON
+        if health is not None and reason is not None and len(self._kept[reason]) < most:
+            self._kept[reason].append(health)
 
     def merged(self) -> tuple[DeviceHealth, ...]:
         """Return the selected hardware, sorted by rank; the rules of the diagnosis decide which of it matters."""
-        kept = (*self._lost_data, *self._tried, *self._bad, *self._with_news, *self._with_notes, *self._peers)
-        return tuple(sorted(kept, key=lambda health: health.rank))
+        return tuple(sorted(chain.from_iterable(self._kept.values()), key=lambda health: health.rank))
 
 
-def _keep(kept: list[DeviceHealth], health: DeviceHealth, most: int = LISTED_PER_REASON) -> None:
-    if len(kept) < most:
-        kept.append(health)
+def _why_kept(health: DeviceHealth, is_tried: bool, set_name: str) -> str | None:
+    """The first reason to keep the hardware of a rank; None for hardware that reported nothing."""
+    reasons = {
+        "lost data": health.has_lost_data,
+        "tried": is_tried,
+        "bad": set_name == "bad_before",
+        "news": health.has_news,
+        "notes": bool(health.differences),
+        "peer": bool(health.readings),
+    }
+    reports = health.readings or health.differences or health.problems
+    return next((reason for reason, holds in reasons.items() if holds), None) if reports else None

@@ -106,8 +106,8 @@ class ParameterMerger:
         seen.has_nan |= "nan" in parameter.pattern
         seen.has_inf |= "inf" in parameter.pattern.split("+")
         seen.norm = _worst(seen.norm, parameter.norm)
-        seen.nan_count = _sum(seen.nan_count, _times(parameter.nan_count, len(places)))
-        seen.inf_count = _sum(seen.inf_count, _times(parameter.inf_count, len(places)))
+        seen.nan_count = _added(seen.nan_count, parameter.nan_count, len(places))
+        seen.inf_count = _added(seen.inf_count, parameter.inf_count, len(places))
         seen.places.extend(places)
 
 
@@ -132,21 +132,13 @@ def _merge_parameter(where: Where, name: str, seen: _JoinedParameter, sizes: Par
 
 
 def _worst(first: float | None, second: float | None) -> float | None:
-    if first is None or second is None:
-        return second if first is None else first
-    if math.isnan(first) or math.isnan(second):
-        return math.nan
-    return max(first, second)
+    known = [norm for norm in (first, second) if norm is not None]
+    return max(known, key=lambda norm: (math.isnan(norm), norm), default=None)
 
 
-def _times(count: int | None, ranks: int) -> int | None:
-    return None if count is None else count * ranks
-
-
-def _sum(first: int | None, second: int | None) -> int | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
+def _added(total: int | None, count: int | None, times: int) -> int | None:
+    """Add a count that several ranks have; None while no rank could count."""
+    return total if count is None else (total or 0) + count * times
 
 
 @dataclass
