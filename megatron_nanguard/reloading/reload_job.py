@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -27,33 +27,13 @@ from megatron_nanguard.megatron_api.protocols import (
     ScheduleArguments,
     StepResult,
 )
-from megatron_nanguard.patch_points import (
-    ESSENTIAL,
-    forward_backward,
-    get_megatron_optimizer,
-    optimizer_step,
-    prepare_grads,
-    release_line,
-    start_grad_sync,
-    validate_result,
-    wrap_chunk,
-)
+from megatron_nanguard.patch_points import ESSENTIAL, POINTS, release_line
 from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.postmortem.job_history import job_arguments
 from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint
 from megatron_nanguard.reloading.step import ReloadedStep, reload_step
 from megatron_nanguard.sentinel.gradient_norms import BeforeReduction
-
-POINTS = (
-    wrap_chunk.POINT,
-    get_megatron_optimizer.POINT,
-    forward_backward.POINT,
-    start_grad_sync.POINT,
-    prepare_grads.POINT,
-    optimizer_step.POINT,
-    validate_result.POINT,
-)
 
 
 class ReloadJob:
@@ -72,7 +52,16 @@ class ReloadJob:
         self._before = BeforeReduction(per_parameter=True)
         self._step: ReloadedStep | None = None
         self.has_compared = False
-        self._engine = Engine(POINTS, self.handlers(), release_line)
+        handlers = {
+            "wrap_chunk": self.chunk_wrapped,
+            "get_megatron_optimizer": self.optimizer_made,
+            "forward_backward": self.schedule_called,
+            "start_grad_sync": self.gradients_ready,
+            "prepare_grads": self.decide,
+            "optimizer_step": self.step,
+            "validate_result": host_program.is_nan_check,
+        }
+        self._engine = Engine([point for point in POINTS if point.name in handlers], handlers, release_line)
 
     def install(self) -> None:
         """Register the hooks, before the script runs."""
@@ -82,18 +71,6 @@ class ReloadJob:
         """Remove the hooks."""
         self._host_checks.restore()
         self._engine.remove()
-
-    def handlers(self) -> dict[str, Any]:
-        """The handler of each patch point."""
-        return {
-            "wrap_chunk": self.chunk_wrapped,
-            "get_megatron_optimizer": self.optimizer_made,
-            "forward_backward": self.schedule_called,
-            "start_grad_sync": self.gradients_ready,
-            "prepare_grads": self.decide,
-            "optimizer_step": self.step,
-            "validate_result": self.skips_check,
-        }
 
     def chunk_wrapped(self, chunk: ModelChunk) -> None:
         """Switch Megatron's own NaN check off: it would end the step before its gradients can be compared."""
@@ -143,10 +120,6 @@ class ReloadJob:
     def step(self, step: Callable[[], StepResult], optimizer: MegatronOptimizer) -> StepResult:
         """Compare here on a rank without trainable parameters, which may never call ``prepare_grads``."""
         return self.decide(lambda: True, optimizer) if optimizers.is_stub(optimizer) else step()
-
-    def skips_check(self, rejection_func: object) -> bool:
-        """Whether to skip a check of Megatron: those for NaN and Inf."""
-        return host_program.is_nan_check(rejection_func)
 
     def _optimizer_of(self, chunks: Sequence[ModelChunk]) -> MegatronOptimizer | None:
         known = ((optimizer, mine) for optimizer, mine in self._optimizers if any(c is m for c in chunks for m in mine))
