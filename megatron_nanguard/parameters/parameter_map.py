@@ -35,10 +35,10 @@ class EntrySegment(NamedTuple):
 
 
 class _BufferPlace(NamedTuple):
-    buffer: int
-    bucket: int
-    start: int
-    end: int
+    buffer: int | None
+    bucket: int | None
+    start: int | None
+    end: int | None
     shards: tuple[tuple[int, int], ...]
 
 
@@ -159,11 +159,7 @@ def _entry(number: int, item: NamedParameter, place: _BufferPlace | None, sizes:
         tied=getattr(param, "shared_embedding", False),
         expert=item.expert,
         chunk=item.chunk,
-        buffer=place and place.buffer,
-        bucket=place and place.bucket,
-        start=place and place.start,
-        end=place and place.end,
-        shards=whole if place is None else place.shards,
+        **(place or _BufferPlace(None, None, None, None, whole))._asdict(),
     )
 
 

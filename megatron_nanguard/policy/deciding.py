@@ -7,7 +7,7 @@ from typing import Final
 
 from megatron_nanguard.coordination.watchdog import EXIT_CODE
 from megatron_nanguard.records.incident import PolicyOutcome
-from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.records.phrase import phrase
 
 PASS: Final = PolicyOutcome("none", "continue", None, "")
 """Decision about a step without an alarm."""
@@ -42,36 +42,26 @@ def decide(name: str, step: int, budget: SkipBudget, *, has_bad_copy: bool = Fal
         budget: how many steps may be skipped.
         has_bad_copy: a model weight is bad and its main parameter good, which a skip leaves as it is.
     """
+    action = "abort"
     if name == "skip" and has_bad_copy:
-        return _abort(
-            name,
-            phrase(
-                "A model weight is bad though its main parameter is good, and every skipped step would meet it again: "
-                "all ranks leave with exit code {code}",
-                code=EXIT_CODE,
-            ),
+        sentence = phrase(
+            "A model weight is bad though its main parameter is good, and every skipped step would meet it again: "
+            "all ranks leave with exit code {code}",
+            code=EXIT_CODE,
         )
-    if name == "skip" and not budget.allows(step):
-        return _abort(
-            name,
-            phrase(
-                "More than {skips} of the last {window} steps were skipped (--nanguard-max-skips): all ranks leave "
-                "with exit code {code}",
-                skips=budget.num_skips,
-                window=budget.window,
-                code=EXIT_CODE,
-            ),
+    elif name == "skip" and not budget.allows(step):
+        sentence = phrase(
+            "More than {skips} of the last {window} steps were skipped (--nanguard-max-skips): all ranks leave "
+            "with exit code {code}",
+            skips=budget.num_skips,
+            window=budget.window,
+            code=EXIT_CODE,
         )
-    if name == "skip":
-        return PolicyOutcome(name, "skip", None, _stop(phrase("Policy skip: the step is skipped on all ranks")))
-    if name == "continue":
-        return PolicyOutcome(name, "continue", None, _stop(phrase("Policy continue: the step is applied all the same")))
-    return _abort(name, phrase("Policy abort: all ranks leave with exit code {code}", code=EXIT_CODE))
-
-
-def _abort(name: str, sentence: Phrase) -> PolicyOutcome:
-    return PolicyOutcome(name, "abort", EXIT_CODE, _stop(sentence))
-
-
-def _stop(sentence: Phrase) -> Phrase:
-    return phrase("{sentence}.", sentence=sentence)
+    elif name == "skip":
+        action, sentence = name, phrase("Policy skip: the step is skipped on all ranks")
+    elif name == "continue":
+        action, sentence = name, phrase("Policy continue: the step is applied all the same")
+    else:
+        sentence = phrase("Policy abort: all ranks leave with exit code {code}", code=EXIT_CODE)
+    exit_code = EXIT_CODE if action == "abort" else None
+    return PolicyOutcome(name, action, exit_code, phrase("{sentence}.", sentence=sentence))
