@@ -41,7 +41,7 @@ class GuardedOptimizer:
         tally: skips of the loss scaler.
         budget: how many steps policy skip may skip.
         decision: about the last step.
-        drills: faults planted into its model on purpose; None where there are none.
+        drills: faults planted into its model on purpose; without drills, none.
         watcher: of `--nanguard-watch`; None where no module is watched.
     """
 
@@ -64,7 +64,7 @@ class GuardedOptimizer:
         self.tally = ScalerTally(settings.scaler_skips, can_check=settings.replay == "auto")
         self.budget = SkipBudget(*settings.max_skips)
         self.decision = PASS
-        self.drills: PlantedDrills | None = None
+        self.drills = PlantedDrills((), self.coordinates.rank)
         self.watcher: Watcher | None = None
 
     def learn(self) -> None:
@@ -95,22 +95,20 @@ class GuardedOptimizer:
 
     def begin_passes(self) -> None:
         """Start drills and watched modules, when the step is open and before its first forward."""
-        if self.drills is not None:
-            self.drills.step_begins(self.step.number)
+        self.drills.step_begins(self.step.number)
         if self.watcher is not None:
             self.watcher.step_begins(self.step.number)
 
     def before_reduction(self, group: AnyBucketGroup, force_all_reduce: bool) -> None:
         """Let drills at a bucket group that is about to be reduced, then take its norms."""
-        if self.drills is not None:
+        if self.drills.drills:
             for bucket in buffers.buckets(group):
                 self.drills.before_reduction(buffers.bucket_params(bucket))
         self.step.before.look(group, force_all_reduce)
 
     def after_reduction(self) -> None:
         """Let drills at the reduced gradients, before the sentinel looks at them."""
-        if self.drills is not None:
-            self.drills.after_reduction()
+        self.drills.after_reduction()
 
     def end_passes(self) -> None:
         """Stop watching modules, when the forwards and backwards of the step are over: a replay must not be watched."""
@@ -119,21 +117,18 @@ class GuardedOptimizer:
 
     def end_step(self) -> None:
         """End the drills of the step, after the decision about it."""
-        if self.drills is not None:
-            self.drills.step_ends()
+        self.drills.step_ends()
 
     @contextmanager
     def drills_again(self) -> Iterator[None]:
         """Around each pass of a replay: the drills of the step fire again, as a real fault would."""
-        if self.drills is not None:
-            self.drills.step_begins(self.step.number)
+        self.drills.step_begins(self.step.number)
         yield
         self.after_reduction()
 
     def detach(self) -> None:
         """Remove every hook of ours from the model."""
-        if self.drills is not None:
-            self.drills.detach()
+        self.drills.detach()
         self.end_passes()
 
 

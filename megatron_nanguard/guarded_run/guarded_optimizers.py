@@ -9,7 +9,6 @@ from functools import partial
 from megatron_nanguard.capture.model_state import state_bytes
 from megatron_nanguard.capture.tensor_file import in_words
 from megatron_nanguard.device import SATURATION_WARNING
-from megatron_nanguard.drill.planted_drills import PlantedDrills
 from megatron_nanguard.errors import DrillError
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
@@ -71,7 +70,7 @@ class GuardedOptimizers:
             run.coordinates = guarded.coordinates
             guarded.watcher = self._watcher(guarded)
             self._write_files(guarded)
-            guarded.drills = self._drills(guarded)
+            self._plant_drills(guarded)
             if run.settings.capture == "full":
                 size = state_bytes(guarded.chunks, guarded.names, guarded.optimizer)
                 log_capture_size(run.handshake, len(self._all), size)
@@ -121,15 +120,14 @@ class GuardedOptimizers:
             log.warning("--nanguard-watch %r matches no module on any rank; names are global", settings.watch)
         return watcher
 
-    def _drills(self, guarded: GuardedOptimizer) -> PlantedDrills | None:
-        drills = self._run.drills
-        if drills is None:
-            return None
-        try:
-            return drills.attach(guarded.chunks, guarded.names, self._run.handshake.store("drill"))
-        except DrillError as error:
-            log.error("%s", error)
-            raise SystemExit(2) from None
+    def _plant_drills(self, guarded: GuardedOptimizer) -> None:
+        if self._run.drills is not None:
+            try:
+                store = self._run.handshake.store("drill")
+                guarded.drills = self._run.drills.attach(guarded.chunks, guarded.names, store)
+            except DrillError as error:
+                log.error("%s", error)
+                raise SystemExit(2) from None
 
     # ---------------------------------------------------------------- found again
 

@@ -133,7 +133,8 @@ def _local(guarded: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None
     Returns:
         Norm of the rank; its bad parameters; whether a bucket is bad of which one norm was taken as a whole.
     """
-    counted = {one.name: one for one in _counted(guarded)}
+    survivors = [] if guarded.step.before.forced_all_reduce else surviving_local_pieces(guarded.chunks)
+    counted = {one.name: one for one in count_nonfinite(guarded.names, survivors)}
     found: list[BadParameter] = []
     norms: list[float] = []
     undivided = False
@@ -159,12 +160,6 @@ def _local(guarded: GuardedOptimizer, bad_after: set[str]) -> tuple[float | None
 def _uncounted(entry: ParameterEntry) -> BadParameter:
     """A parameter whose values from before the reduction are gone."""
     return BadParameter(entry.name, entry.local_name, entry.shape, None, "finite", None, None, None, None)
-
-
-def _counted(guarded: GuardedOptimizer) -> list[BadParameter]:
-    if guarded.step.before.forced_all_reduce:
-        return []
-    return count_nonfinite(guarded.names, surviving_local_pieces(guarded.chunks))
 
 
 def _judge(parameter: BadParameter, norm: float, is_bad_after: bool) -> BadParameter:
