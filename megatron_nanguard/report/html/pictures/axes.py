@@ -13,8 +13,6 @@ from megatron_nanguard.report.html.pictures.figure import PlotlyDict
 
 LAYER: Final = re.compile(r"\bdecoder\.layers\.(\d+)\.?")
 DECODER: Final = re.compile(r"\bdecoder\.")
-HORIZONTAL: Final = {"tickangle": 0, "tickfont": {"size": 11}}
-"""Axis names are never slanted."""
 NUMBERED: Final = re.compile(r"^(?P<stack>.*layers)\.(?P<number>\d+)")
 SUBDIVIDED_DECADES: Final = 2
 MAX_DECADES: Final = 6
@@ -31,11 +29,6 @@ def short_names(layers: Iterable[str]) -> tuple[str, ...]:
     layers = tuple(layers)
     stacks = {found["stack"] for layer in layers if (found := NUMBERED.match(layer))}
     return tuple(_short(layer, alone=len(stacks) == 1) for layer in layers)
-
-
-def stacked(name: str) -> str:
-    """Break a name after each underscore, so that it is as narrow as its column."""
-    return name.replace("_", "_<br>")
 
 
 def brief(words: str) -> str:
@@ -76,6 +69,12 @@ def named_axis(names: Sequence[str]) -> PlotlyDict:
     """Name the positions 0, 1, 2 ... of an axis; of many positions, about 40 at equal distances."""
     step = max(1, len(names) // 40)
     return {"tickvals": list(range(0, len(names), step)), "ticktext": list(names[::step])}
+
+
+def x_axis(names: Iterable[str]) -> PlotlyDict:
+    """Name the positions of an x axis, never slanted; a name is broken after each underscore to be narrow."""
+    stacked = [name.replace("_", "_<br>") for name in names]
+    return {**named_axis(stacked), "tickangle": 0, "tickfont": {"size": 11}}
 
 
 def _short(layer: str, *, alone: bool) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.report.html.pictures.axes import HORIZONTAL, log_axis, named_axis, stacked
+from megatron_nanguard.report.html.pictures.axes import log_axis, x_axis
 from megatron_nanguard.report.html.pictures.figure import PlotlyDict, escape
 
 SHOWN_LINES: Final = 16
@@ -73,7 +73,7 @@ def layout(series: Sequence[Series], ticks: Sequence[str], what: str, scale: Lit
     return {
         **panels,
         "height": 330,
-        "xaxis": {**named_axis([stacked(escape(tick)) for tick in ticks]), **HORIZONTAL},
+        "xaxis": x_axis(map(escape, ticks)),
         "yaxis": {**panels["yaxis"], "type": scale, "title": {"text": what}, "nticks": 6, **value_ticks},
         "showlegend": True,
         "legend": {"orientation": "h", "y": -0.22},

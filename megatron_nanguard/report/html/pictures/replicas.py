@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
@@ -16,7 +17,7 @@ from megatron_nanguard.report.formatting import and_more, as_sentence
 from megatron_nanguard.report.html.pictures import line_chart
 from megatron_nanguard.report.html.pictures.axes import layers_in_order, short_names
 from megatron_nanguard.report.html.pictures.figure import Figure
-from megatron_nanguard.report.html.pictures.norm_matrix import badness
+from megatron_nanguard.report.html.pictures.norm_heatmap import badness
 from megatron_nanguard.report.sections.norms_by_layer import scaled_words
 
 BAD: Final = (RankState.ORIGIN, RankState.BAD_BEFORE)
@@ -42,16 +43,24 @@ def compare_norms(rows: Sequence[RankRow], sizes: ParallelSizes, loss_scale: flo
     known = [row for row in rows if row.norm_by_layer]
     if not known:
         return None
-    worst = _worst_rank(known)
-    peers = [row for row in known if _replica_group(row) == _replica_group(worst)]
+    # The place that is compared is that of the origin, else of the first rank in the worst state.
+    states = list(RankState)
+    worst = min(known, key=lambda row: (states.index(row.state), row.rank))
+    place_of = attrgetter("coordinates.pp", "coordinates.cp", "coordinates.tp")
+    peers = [row for row in known if place_of(row) == place_of(worst)]
     if len(peers) < 2:
         return None
     layers = layers_in_order(peers)
     series = [
-        line_chart.Series(_name(row), tuple(row.norm_by_layer.get(layer) for layer in layers), row.state in BAD)
+        line_chart.Series(
+            f"dp {row.coordinates.dp} (rank {row.rank})",
+            tuple(row.norm_by_layer.get(layer) for layer in layers),
+            row.state in BAD,
+        )
         for row in peers
     ]
-    where = " ".join(_where(worst, sizes))
+    axes = zip(("pp", "cp", "tp"), place_of(worst), (sizes.pp, sizes.cp, sizes.tp), strict=True)
+    where = " ".join(f"{axis}{index}" for axis, index, size in axes if size > 1)
     return Figure(
         name="replicas",
         title=phrase("Replica comparison: gradient norms"),
@@ -103,24 +112,3 @@ def _loss_caption(series: Sequence[line_chart.Series], indices: Sequence[int]) -
     ]
     finding = phrase("Not finite: {places}.", places=and_more(LISTED, bad)) if bad else phrase("Every loss is finite.")
     return joined(FOLLOWED, (LOSSES, finding))
-
-
-def _worst_rank(rows: Sequence[RankRow]) -> RankRow:
-    """Choose the rank whose place in the model is compared: the origin, else the first rank in the worst state."""
-    order = list(RankState)
-    return min(rows, key=lambda row: (order.index(row.state), row.rank))
-
-
-def _replica_group(row: RankRow) -> tuple[int, int, int]:
-    coordinates = row.coordinates
-    return coordinates.pp, coordinates.cp, coordinates.tp
-
-
-def _where(row: RankRow, sizes: ParallelSizes) -> list[str]:
-    coordinates = row.coordinates
-    axes = (("pp", coordinates.pp, sizes.pp), ("cp", coordinates.cp, sizes.cp), ("tp", coordinates.tp, sizes.tp))
-    return [f"{axis}{index}" for axis, index, size in axes if size > 1]
-
-
-def _name(row: RankRow) -> str:
-    return f"dp {row.coordinates.dp} (rank {row.rank})"
