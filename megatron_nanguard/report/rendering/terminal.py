@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TextIO
 
@@ -57,23 +57,19 @@ def console_on(stream: TextIO, *, has_colour: bool) -> Console:
 def _print_plain(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
     for part in fold(printable(block.title), width):
         console.print(Text(part, style=TITLE), soft_wrap=True)
-    for line in _lines(block, width, glyphs):
-        console.print(line, soft_wrap=True)
+    for line in body_lines(block, width, glyphs):
+        console.print(_styled(line), soft_wrap=True)
 
 
 def _print_framed(block: Block, console: Console, width: int, glyphs: Glyphs) -> None:
     """Print a section in a frame."""
     style = STYLES[block.tone]
-    inside = Text("\n").join(_lines(replace(block, commands=()), width - FRAME, glyphs))
+    inside = Text("\n").join(map(_styled, body_lines(replace(block, commands=()), width - FRAME, glyphs)))
     title = Text(printable(block.title), style=style)
     console.print(Panel(inside, title=title, title_align="left", border_style=style, width=width, padding=0))
     # Commands are printed outside of the frame, since its sides would be copied with them.
     for line in command_lines(block):
         console.print(_styled(line), soft_wrap=True)
-
-
-def _lines(block: Block, width: int, glyphs: Glyphs) -> Iterator[Text]:
-    yield from map(_styled, body_lines(block, width, glyphs))
 
 
 def _styled(line: Line) -> Text:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from megatron_nanguard.records.incident import Incident, Infected, Origin
+from megatron_nanguard.records.incident import Infected, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, name_ranks, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
 from megatron_nanguard.report.formatting import MORE, call_words, counted, which_ranks
@@ -51,7 +51,7 @@ class BadTransfer(NamedTuple):
 def describe(opened: OpenedIncident) -> Block | None:
     """Show a tree for each origin, then the transfers that no origin leads to; None where no origin is known."""
     incident = opened.incident
-    transfers = transfers_of(incident)
+    transfers = transfers_of(incident.infected)
     if not incident.origin or not (transfers or any(len(origin.path) > 1 for origin in incident.origin)):
         return None
     shown = transfers[:SHOWN_TRANSFERS]
@@ -65,22 +65,17 @@ def describe(opened: OpenedIncident) -> Block | None:
         tree=(*trees, *(_transfer(transfer, after) for transfer in loose)),
         notes=(
             *_left_out(len(transfers) - len(shown), len(incident.origin) - len(trees)),
-            *map(_beside, later_transfers_of(incident)[:SHOWN_TRANSFERS]),
+            *map(_beside, transfers_of(incident.also_infected)[:SHOWN_TRANSFERS]),
         ),
     )
 
 
-def transfers_of(incident: Incident) -> list[BadTransfer]:
-    """List the transfers that made ranks bad; ranks with the same communication, sources and first use share one."""
-    return _transfers(incident.infected)
+def transfers_of(all_infected: Sequence[Infected]) -> list[BadTransfer]:
+    """List transfers; ranks with the same communication, sources and first use share one.
 
-
-def later_transfers_of(incident: Incident) -> list[BadTransfer]:
-    """List the transfers that made more gradients bad on ranks that were bad already."""
-    return _transfers(incident.also_infected)
-
-
-def _transfers(all_infected: Sequence[Infected]) -> list[BadTransfer]:
+    Args:
+        all_infected: one per rank that became bad, or one per rank that was bad already.
+    """
     transfers: dict[tuple[object, ...], BadTransfer] = {}
     ranks: dict[tuple[object, ...], list[int]] = {}
     for one in all_infected:

@@ -63,10 +63,11 @@ def describe_replay(opened: OpenedIncident) -> Block | None:
     replay = opened.incident.replay
     if not replay.done:
         return None
+    only_losses = ONLY_LOSSES.format(ranks=name_ranks(replay.only_losses)) if replay.only_losses else ""
     timed = [found for stage in replay.stages if (found := TIMED.fullmatch(stage))]
     return Block(
         phrase("The step run again"),
-        text=tuple(filter(None, (_exactness(opened.incident), _only_losses(replay)))),
+        text=tuple(filter(None, (_exactness(opened.incident), only_losses))),
         columns=COLUMNS if timed else (),
         rows=tuple(_row(replay, found) for found in timed),
         notes=tuple(stage for stage in replay.stages if not TIMED.fullmatch(stage)),
@@ -98,10 +99,6 @@ def _exactness(incident: Incident) -> str:
     if replay.finite_exact is None:
         return phrase("The plain pass differs from the step.")
     return FINITE_EXACT if replay.finite_exact else DIFFERENT
-
-
-def _only_losses(replay: ReplaySummary) -> str:
-    return ONLY_LOSSES.format(ranks=name_ranks(replay.only_losses)) if replay.only_losses else ""
 
 
 def _row(replay: ReplaySummary, found: re.Match[str]) -> tuple[str, ...]:

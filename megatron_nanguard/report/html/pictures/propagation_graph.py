@@ -10,17 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from megatron_nanguard.records.incident import Incident, Origin
+from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.report.formatting import call_words
-from megatron_nanguard.report.sections.propagation import (
-    SHOWN_ORIGINS,
-    BadTransfer,
-    Parent,
-    build_trees,
-    later_transfers_of,
-    transfers_of,
-)
+from megatron_nanguard.report.sections.propagation import SHOWN_ORIGINS, BadTransfer, Parent, build_trees, transfers_of
 
 SHOWN_TRANSFERS: Final = 32
 State = Literal["origin", "bad", "infected"]
@@ -92,11 +85,11 @@ def propagation_graph(incident: Incident) -> PropagationGraph:
     Args:
         incident: the merged incident.
     """
-    transfers = transfers_of(incident)
+    transfers = transfers_of(incident.infected)
     after, loose = build_trees(incident.origin, transfers[:SHOWN_TRANSFERS])
     nodes: list[GraphNode] = []
     for index, origin in enumerate(incident.origin[:SHOWN_ORIGINS]):
-        nodes.append(_origin(origin))
+        nodes.append(GraphNode("origin", origin.members, call_words(origin), steps=origin.path[1:]))
         _add(nodes, after, after.get(index, []), incident)
     for sources in dict.fromkeys(transfer.sources for transfer in loose if transfer.sources):
         nodes.append(GraphNode("bad", sources, phrase("bad before the reduction")))
@@ -105,10 +98,6 @@ def propagation_graph(incident: Incident) -> PropagationGraph:
     return PropagationGraph(
         ordered, (*_first_edges(ordered), *_later_edges(incident, ordered)), len(transfers[SHOWN_TRANSFERS:])
     )
-
-
-def _origin(origin: Origin) -> GraphNode:
-    return GraphNode("origin", origin.members, call_words(origin), steps=origin.path[1:])
 
 
 def _add(
@@ -146,7 +135,7 @@ def _first_edges(nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
 def _later_edges(incident: Incident, nodes: Sequence[GraphNode]) -> Iterator[GraphEdge]:
     """Yield the communications to ranks that were bad already."""
     node_of = {rank: number for number, node in enumerate(nodes) for rank in node.ranks}
-    for transfer in later_transfers_of(incident)[:SHOWN_TRANSFERS]:
+    for transfer in transfers_of(incident.also_infected)[:SHOWN_TRANSFERS]:
         source = next((node_of[rank] for rank in transfer.sources if rank in node_of), None)
         targets = dict.fromkeys(node_of[rank] for rank in transfer.ranks if rank in node_of)
         yield from (
