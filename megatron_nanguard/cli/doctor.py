@@ -13,7 +13,7 @@ import click
 
 from megatron_nanguard.cli import say
 from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
-from megatron_nanguard.records.machine.doctor import PatchPointState, SourceState
+from megatron_nanguard.records.machine.doctor import PatchPointState
 from megatron_nanguard.version import __version__
 
 
@@ -36,6 +36,8 @@ def command(run_dir: Path | None) -> int:
         say(f"{package} {_version(package)}")
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException("patch points can only be resolved where torch is installed, beside Megatron")
+    from megatron_nanguard.health.available_sources import list_sources
+
     states = _patch_point_states()
     say()
     for state in states:
@@ -45,7 +47,7 @@ def command(run_dir: Path | None) -> int:
         for note in counts.notes:
             say(f"note: {note}")
     say("\nhardware counters, which are evidence in an incident:")
-    for source in _hardware_sources():
+    for source in list_sources():
         say(f"{'ok ' if source.tells else '-- '} {source.name:26} {source.words}")
     broken = [state for state in states if not state.works]
     say(f"\n{_conclusion(states, broken)}")
@@ -67,12 +69,6 @@ def _patch_point_states() -> Sequence[PatchPointState]:
         return point_states(hooks.engine, ESSENTIAL, release_line)
     finally:
         hooks.remove()
-
-
-def _hardware_sources() -> Sequence[SourceState]:
-    from megatron_nanguard.health.available_sources import list_sources
-
-    return list_sources()
 
 
 def _version(package: str) -> str:

@@ -60,7 +60,10 @@ def command(
     if as_json:
         say(printable_json(to_json(incident).decode()).rstrip("\n"))
     if page is not None:
-        _write(page, _opened(incident, found), lang)
+        from megatron_nanguard.report.html import report_html
+
+        write_page(page, report_html(_opened(incident, found), lang))
+        say(f"wrote {page}", err=True)
     elif not as_json:
         print_report(_opened(incident, found), sys.stdout, has_colour=not no_color, lang=lang)
 
@@ -76,13 +79,6 @@ def _opened(incident: Incident, found: LoadedIncident) -> OpenedIncident:
     if found.table is None:
         return open_incident(incident, found.directory, with_progress)
     return OpenedIncident(incident, found.directory, found.table.rows(incident))
-
-
-def _write(page: Path, opened: OpenedIncident, lang: str) -> None:
-    from megatron_nanguard.report.html import report_html
-
-    write_page(page, report_html(opened, lang))
-    say(f"wrote {page}", err=True)
 
 
 def check_page(file: Path, force: bool) -> None:
