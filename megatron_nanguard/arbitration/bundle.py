@@ -19,7 +19,7 @@ from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall
 from megatron_nanguard.arbitration.repro import find_operator
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.json.record_file import atomic_write, read_record, write_record
-from megatron_nanguard.records.suspect.bundle import SavedCall, SavedTensor
+from megatron_nanguard.records.suspect_call import SavedCall, SavedTensor
 from megatron_nanguard.tensor_names import dtype_name
 
 MAX_CALL_BYTES: Final = 4 << 20

@@ -32,7 +32,7 @@ from megatron_nanguard.arbitration.packing import (
 from megatron_nanguard.arbitration.repro import Function, named
 from megatron_nanguard.arbitration.rows import choose_rows, cut, row_arguments
 from megatron_nanguard.device import device_of
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from megatron_nanguard.records.trace import TracedOrigin
 
 CAP_BYTES: Final = 256 << 20

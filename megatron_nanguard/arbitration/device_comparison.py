@@ -16,7 +16,7 @@ from megatron_nanguard.arbitration.repetition import CANNOT_RUN, outcome, refer
 from megatron_nanguard.device import training_device
 from megatron_nanguard.errors import PostmortemError, ReplayError
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.records.suspect.arbitration import DeviceOutcome
+from megatron_nanguard.records.suspect_call import DeviceOutcome
 
 
 def default_devices() -> tuple[str, ...]:

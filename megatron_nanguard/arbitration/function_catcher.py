@@ -29,7 +29,7 @@ from megatron_nanguard.arbitration.packing import (
     host_copies,
 )
 from megatron_nanguard.arbitration.repro import CannotRun, Function, find_class
-from megatron_nanguard.records.suspect.bundle import Argument, SavedCall, Value
+from megatron_nanguard.records.suspect_call import Argument, SavedCall, Value
 
 _Result = TypeVar("_Result")
 _KEY = "_megatron_nanguard_inputs"

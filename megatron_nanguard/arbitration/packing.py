@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from megatron_nanguard.arbitration.repro import count
-from megatron_nanguard.records.suspect.bundle import Argument, SavedOutput, SavedTensor, Value, ValueKind
+from megatron_nanguard.records.suspect_call import Argument, SavedOutput, SavedTensor, Value, ValueKind
 from megatron_nanguard.tensor_names import dtype_name
 
 _DTYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 int64 int32 int16 int8 uint8 bool"

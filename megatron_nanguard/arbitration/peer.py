@@ -22,7 +22,7 @@ from megatron_nanguard.arbitration.repetition import CANNOT_RUN, run_once, whole
 from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records.json.record_file import from_json, write_record
-from megatron_nanguard.records.suspect.arbitration import BAD, FINITE, PeerAnswer
+from megatron_nanguard.records.suspect_call import BAD, FINITE, PeerAnswer
 
 ANSWER_NAME: Final = "answer.json"
 

@@ -17,8 +17,7 @@ from megatron_nanguard.arbitration.references import reference_for
 from megatron_nanguard.arbitration.repro import CannotRun
 from megatron_nanguard.device import device_of
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.records.suspect.arbitration import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import BAD, FINITE, NOT_TRIED, Arbitration, PeerAnswer, SavedCall
 from megatron_nanguard.tensor_names import dtype_name
 
 CPU: Final = torch.device("cpu")

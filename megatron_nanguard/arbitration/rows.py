@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from megatron_nanguard.records.suspect.bundle import Argument, RowCut
+from megatron_nanguard.records.suspect_call import Argument, RowCut
 
 MAX_BAD_ROWS = 16
 NUM_GOOD_ROWS = 4

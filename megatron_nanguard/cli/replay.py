@@ -9,8 +9,7 @@ import click
 from megatron_nanguard.cli import say
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.postmortem.bundles import find_bundle
-from megatron_nanguard.records.suspect.arbitration import BAD, FINITE, DeviceOutcome
-from megatron_nanguard.records.suspect.bundle import SavedCall, SavedOutput
+from megatron_nanguard.records.suspect_call import BAD, FINITE, DeviceOutcome, SavedCall, SavedOutput
 
 
 @click.command("replay")

@@ -11,7 +11,7 @@ from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.step.replay import AuditFinding, CameBack, PassLabel
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import OriginKind, place_words
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from megatron_nanguard.diagnosis.origin_facts import base_name, nan_argument
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import Phrase, phrase
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 
 
 def name_call(call: Arbitration) -> str:

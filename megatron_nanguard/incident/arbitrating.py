@@ -14,8 +14,7 @@ from megatron_nanguard.arbitration.repetition import arbitrate
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.suspect.arbitration import NOT_TRIED, Arbitration
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import NOT_TRIED, Arbitration, SavedCall
 from megatron_nanguard.records.trace import OriginKind
 
 PEER_SECONDS = 20.0

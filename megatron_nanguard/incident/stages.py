@@ -39,7 +39,7 @@ from megatron_nanguard.policy.scaler import COUNTED_SKIP
 from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX, Flag
 from megatron_nanguard.settings import SAVES_CALLS, SAVES_STEP
 

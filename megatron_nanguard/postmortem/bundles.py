@@ -13,7 +13,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.search import find_incident
 from megatron_nanguard.records.json.record_file import read_record, write_record
 from megatron_nanguard.records.step.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 
 BUNDLE_NAME: Final = "bundle"
 CALL_NAME: Final = "call.json"

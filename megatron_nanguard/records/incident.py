@@ -13,7 +13,7 @@ from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.postmortem import Kind, RankSets, ScalerState
 from megatron_nanguard.records.step.replay import AuditFinding, ReplaySummary
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import OriginKind, Pattern, TensorFacts
 
 SUMMARY: Final = phrase("Step {step}: {what}")

@@ -17,7 +17,7 @@ from functools import reduce
 from string import Formatter
 from typing import Any
 
-from megatron_nanguard.records.nested import leaves_of
+from megatron_nanguard.records.json.fields import leaves_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.phrase import Phrasing
 from megatron_nanguard.records.step.replay import AuditFinding, ReplaySummary
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import Pattern
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from megatron_nanguard.records.nested import map_leaves
+from megatron_nanguard.records.json.fields import map_leaves
 
 Form = TypeVar("Form")
 

@@ -203,7 +203,6 @@ def test_a_source_that_keeps_the_rules_is_left_alone(module: str, source: str) -
 
 
 SIDES_OF_ONE_CONCEPT = {
-    "bundle.py": {"records/suspect", "arbitration"},
     "causes.py": {"records", "report/sections"},
     "coordinates.py": {"records", "topology"},
     "doctor.py": {"records/machine", "cli"},
@@ -214,6 +213,7 @@ SIDES_OF_ONE_CONCEPT = {
     "parameters.py": {"records/run", "report/sections"},
     "propagation.py": {"report/sections", "report/html/pictures"},
     "replay.py": {"records/step", "cli"},
+    "suspect_call.py": {"records", "diagnosis"},
     "verdict.py": {"diagnosis", "report/sections"},
 }
 """File names that stand in several rooms: a record and who makes, judges or shows it. cpurun imports no other room."""

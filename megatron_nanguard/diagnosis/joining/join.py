@@ -75,7 +75,7 @@ def join(traces: Sequence[RankTrace], missing: Collection[int] = ()) -> Joined:
         only_gradients=bool(first) and all(message.carries == "gradients" for message in first.values()),
         notes=(
             *notes.on_missing_traces(traces, missing, walked),
-            *notes.on_reached_origins(_kinds(_from_others(reached, found, matched), matched, names)),
+            *notes.on_reached_origins(_reached_by_others(reached, found, matched, names)),
             *notes.on_unseen_writers(walked, found),
             *notes.on_labels(by_rank),
             *(() if found else notes.on_events_without_effect(by_rank)),
@@ -161,21 +161,20 @@ def _infected(rank: int, message: Message, matched: MatchedMessages, names: Chan
     )
 
 
-def _from_others(
-    reached: Mapping[int, Message], found: Sequence[Dated], matched: MatchedMessages
-) -> dict[int, Message]:
-    """Leave out what the members of a shared origin, such as a collective, sent each other afterwards."""
+def _reached_by_others(
+    reached: Mapping[int, Message], found: Sequence[Dated], matched: MatchedMessages, names: ChannelNames
+) -> dict[int, str]:
+    """The kind of communication that reached each rank.
+
+    What the members of a shared origin, such as a collective, sent each other afterwards is left out.
+    """
     shared = [set(dated.origin.ranks) for dated in found if len(dated.origin.ranks) > 1]
+    keys = {rank: matched.key(rank, message) for rank, message in reached.items()}
     return {
-        rank: message
+        rank: names.kind(message, matched.channel(keys[rank]))
         for rank, message in reached.items()
-        if not any({rank, *matched.bad_senders(matched.key(rank, message))} <= ranks for ranks in shared)
+        if not any({rank, *matched.bad_senders(keys[rank])} <= ranks for ranks in shared)
     }
-
-
-def _kinds(reached: Mapping[int, Message], matched: MatchedMessages, names: ChannelNames) -> dict[int, str]:
-    """The kind of communication that reached each rank."""
-    return {rank: names.kind(message, matched.channel(matched.key(rank, message))) for rank, message in reached.items()}
 
 
 def _untouched(traces: Mapping[int, RankTrace], touched: Collection[int], walked: Walked) -> tuple[int, ...]:

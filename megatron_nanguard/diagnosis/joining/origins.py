@@ -9,9 +9,8 @@ from typing import Final
 
 from megatron_nanguard.diagnosis.joining.walk_back import Unseen
 from megatron_nanguard.records.incident import Origin
-from megatron_nanguard.records.phrase import Phrase, phrase
+from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import (
-    GRADIENT_OF,
     Message,
     OriginKind,
     Pattern,
@@ -110,17 +109,13 @@ def unseen(trace: RankTrace, found: Unseen) -> Origin:
         phase="accumulate" if is_gradient else "backward",
         module=found.what.rpartition(".")[0] if is_gradient else "",
         operator=UNSEEN_WRITER,
-        output=_gradient_of(found.what) if is_gradient else found.what,
+        output=phrase("gradient of {name}", name=found.what) if is_gradient else found.what,
         pattern=found.pattern,
         source_line=None,
         positions=(),
         kind=OriginKind.UNSEEN,
         facts=TensorFacts(found.what, (), "", found.pattern),
     )
-
-
-def _gradient_of(name: str) -> str:
-    return Phrase(f"{GRADIENT_OF}{name}", "gradient of {name}", {"name": name})
 
 
 def _joint_pattern(arrived: Mapping[int, Message]) -> Pattern:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from megatron_nanguard.diagnosis.joining.matched_messages import Key, MatchedMessages
-from megatron_nanguard.records.trace import LISTED, CauseLink, Message, Pattern, RankTrace
+from megatron_nanguard.records.trace import LISTED, CauseLink, Pattern, RankTrace
 
 Place = tuple[int, int]
 """Rank, and position in one of its lists."""
@@ -111,7 +111,8 @@ class _Walk:
         """Go from an arrival to its senders."""
         senders = self._matched.bad_senders(key)
         for rank, message in senders.items():
-            self.follow(rank, message.causes, [_unseen_message(rank, message)])
+            sent = f"what it sent in {message.operator} no. {message.number}"
+            self.follow(rank, message.causes, [Unseen(rank, sent, message.sent, message.event)])
         if not senders:
             unknown = set(self._matched.unknown_senders(key))
             self._walked.beyond |= unknown - self._traces.keys()
@@ -122,7 +123,3 @@ class _Walk:
 
 def _listed(trace: RankTrace, cause: CauseLink) -> tuple[object, ...]:
     return trace.origins if cause.to == "origin" else trace.arrivals
-
-
-def _unseen_message(rank: int, message: Message) -> Unseen:
-    return Unseen(rank, f"what it sent in {message.operator} no. {message.number}", message.sent, message.event)

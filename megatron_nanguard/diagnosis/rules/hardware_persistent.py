@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, r
 from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import name_ranks, phrase
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 
 BY_HISTORY = 0.4
 """Ceiling where faults only recur on one device, over several steps or attempts."""

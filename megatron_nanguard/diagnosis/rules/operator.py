@@ -11,7 +11,7 @@ from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG,
 from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import Phrase, name_ranks, phrase
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import OriginKind
 
 SEEN: Final[dict[str, Phrase]] = {

@@ -19,7 +19,7 @@ from megatron_nanguard.records.incident import BatchSpot, Incident, PolicyOutcom
 from megatron_nanguard.records.phrase import Phrasing, phrase, phrases_of
 from megatron_nanguard.records.postmortem import Kind, Postmortem, RankSets
 from megatron_nanguard.records.step.replay import AuditFinding
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 
 UNKNOWN_OUTCOME = phrase("not known: the run ended before the files of its ranks were merged")
 

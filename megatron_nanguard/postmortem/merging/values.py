@@ -75,7 +75,7 @@ class ParameterMerger:
             The parameters, nearest to the loss first; how many are left out; notes.
         """
         self._join_all()
-        ordered = sorted(self._seen, key=_nearest_to_loss)
+        ordered = sorted(self._seen, key=lambda key: (key[0] == "reduced", -depth_of(key[1])))
         listed = tuple(_merge_parameter(*key, self._seen[key], sizes) for key in ordered[:LISTED_PARAMETERS])
         notes = (
             (phrase("lists of bad parameters that were cut short: {number}", number=self._cut_ranks),)
@@ -109,11 +109,6 @@ class ParameterMerger:
         seen.nan_count = _added(seen.nan_count, parameter.nan_count, len(places))
         seen.inf_count = _added(seen.inf_count, parameter.inf_count, len(places))
         seen.places.extend(places)
-
-
-def _nearest_to_loss(key: tuple[Where, str]) -> tuple[bool, float]:
-    where, name = key
-    return where == "reduced", -depth_of(name)
 
 
 def _merge_parameter(where: Where, name: str, seen: _JoinedParameter, sizes: ParallelSizes) -> MergedParameter:

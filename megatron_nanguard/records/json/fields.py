@@ -1,4 +1,4 @@
-"""The fields of a record, as the JSON writer, the JSON reader and the JSON Schema need them."""
+"""The fields of a record, and walks through its dataclasses, tuples, lists and dictionaries to the values in them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import typing
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 FLOAT_TAG: Final = "$float"
@@ -26,3 +27,41 @@ def fields_of(cls: type) -> tuple[tuple[str, str, Any, bool], ...]:
         )
         for field in dataclasses.fields(cls)
     )
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield every value that holds no others, in the order of the fields."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves_of(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from leaves_of(getattr(value, field.name))
+    else:
+        yield value
+
+
+def map_leaves(
+    value: Any,
+    change: Callable[[Any], Any],
+    rebuild: Callable[[Any, dict[str, Any]], Any] = lambda record, fields: dataclasses.replace(record, **fields),
+) -> Any:
+    """Make the same form with other values in it.
+
+    Args:
+        value: a record, a tuple, a list, a dictionary, or a value that holds no others.
+        change: from an old value to the new one; keys of dictionaries stay.
+        rebuild: makes what takes the place of a dataclass, from the old one and its changed fields by name.
+    """
+    if isinstance(value, (tuple, list)):
+        items = [map_leaves(item, change, rebuild) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: map_leaves(item, change, rebuild) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return rebuild(value, {one.name: map_leaves(getattr(value, one.name), change, rebuild) for one in fields})
+    return change(value)

@@ -12,8 +12,7 @@ from megatron_nanguard.records.run.fingerprint import Fingerprint
 from megatron_nanguard.records.run.parameters import ParameterMapFile
 from megatron_nanguard.records.run.status import Status
 from megatron_nanguard.records.step.capture import CaptureFile
-from megatron_nanguard.records.suspect.arbitration import PeerAnswer
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import PeerAnswer, SavedCall
 from megatron_nanguard.records.trace import RankTrace
 
 

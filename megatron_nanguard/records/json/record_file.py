@@ -24,8 +24,7 @@ import orjson
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.json.decoding import Misfit, decoder_of, shown
-from megatron_nanguard.records.json.fields import FLOAT_TAG, fields_of
-from megatron_nanguard.records.nested import map_leaves
+from megatron_nanguard.records.json.fields import FLOAT_TAG, fields_of, map_leaves
 
 LARGEST_BYTES: Final = 256 * 1024 * 1024
 """More than any file of a run has: the merged incident of a hundred thousand ranks stays below a tenth of it."""

@@ -15,7 +15,7 @@ from megatron_nanguard.diagnosis.suspect_call import conclusion, name_call
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.phrase import LISTED, joined, name_ranks, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary
-from megatron_nanguard.records.suspect.arbitration import BAD, NOT_TRIED, Arbitration
+from megatron_nanguard.records.suspect_call import BAD, NOT_TRIED, Arbitration
 from megatron_nanguard.report.blocks import Block
 from megatron_nanguard.report.opened_incident import OpenedIncident
 

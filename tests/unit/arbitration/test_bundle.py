@@ -18,7 +18,7 @@ from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import ALLOWED, allowed_operator, read_bundle, write_bundle
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.arbitration.calls import catch
 from tests.unit.conftest import Log
 

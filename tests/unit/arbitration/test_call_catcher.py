@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from megatron_nanguard.arbitration.call_catcher import CallCatcher
-from megatron_nanguard.records.suspect.bundle import Argument, RowCut, SavedOutput, SavedTensor, Value
+from megatron_nanguard.records.suspect_call import Argument, RowCut, SavedOutput, SavedTensor, Value
 from tests.unit.arbitration.calls import Catching, catch
 
 MANY = torch.ones(64, 2).index_put((torch.tensor([9]), torch.tensor([1])), torch.tensor(-1.0))

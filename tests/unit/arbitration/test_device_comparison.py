@@ -12,8 +12,7 @@ from megatron_nanguard.arbitration import bundle
 from megatron_nanguard.arbitration.call_catcher import CaughtCall, unsaved_call
 from megatron_nanguard.arbitration.device_comparison import compare_devices, default_devices
 from megatron_nanguard.errors import PostmortemError, ReplayError
-from megatron_nanguard.records.suspect.arbitration import DeviceOutcome
-from megatron_nanguard.records.suspect.bundle import Argument, SavedCall, SavedOutput, Value
+from megatron_nanguard.records.suspect_call import Argument, DeviceOutcome, SavedCall, SavedOutput, Value
 from tests.unit.arbitration.calls import catch
 
 NEGATIVE = torch.tensor([-1.0])

@@ -13,7 +13,7 @@ from torch import Tensor
 from megatron_nanguard.arbitration.call_catcher import CallCatcher
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.arbitration.repetition import arbitrate
-from megatron_nanguard.records.suspect.bundle import Argument, SavedOutput, Value
+from megatron_nanguard.records.suspect_call import Argument, SavedOutput, Value
 from tests.unit.arbitration.calls import Catching
 
 NAN = float("nan")

@@ -11,7 +11,7 @@ import torch
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.peer import answer, is_same_hardware, receive, send
-from megatron_nanguard.records.suspect.arbitration import PeerAnswer
+from megatron_nanguard.records.suspect_call import PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch
 from tests.unit.conftest import Log
 

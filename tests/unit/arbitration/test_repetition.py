@@ -11,7 +11,7 @@ import torch.distributed as dist
 from megatron_nanguard.arbitration.call_catcher import unsaved_call
 from megatron_nanguard.arbitration.repetition import Alone, arbitrate, refer, repeat
 from megatron_nanguard.arbitration.repro import CannotRun
-from megatron_nanguard.records.suspect.arbitration import Arbitration, PeerAnswer
+from megatron_nanguard.records.suspect_call import Arbitration, PeerAnswer
 from tests.unit.arbitration.calls import bad_first_element, catch
 
 NEGATIVE = torch.tensor([[1.0, -1.0]])

@@ -17,7 +17,7 @@ from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, unsaved_call
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.records.causes import Cause, Family
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.arbitration.calls import Spoil, bad_first_element, catch
 
 NEGATIVE = torch.tensor([[1.0, 2.0], [3.0, -1.0]])

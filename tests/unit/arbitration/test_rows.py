@@ -13,7 +13,7 @@ from torch import Tensor
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.rows import choose_rows
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.records.suspect.bundle import RowCut
+from megatron_nanguard.records.suspect_call import RowCut
 from tests.unit.arbitration.calls import catch
 
 aten = torch.ops.aten

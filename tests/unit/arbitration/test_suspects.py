@@ -8,7 +8,7 @@ import pytest
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.arbitration.suspects import caught_calls, gone_calls, suspect_events, suspect_function
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin, TracedPlace
 
 PLACE = TracedPlace("backward", 2, 0, "decoder.layers.1.mlp")

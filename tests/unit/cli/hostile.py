@@ -13,7 +13,7 @@ from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.postmortem.loading import merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.diagnosis.factories import group, message, sink, to_arrival, to_origin, trace, traced_origin
 from tests.unit.factories import ABORT, SIZES, demo_postmortem, fingerprint, place
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.cli.hostile import spoilt, write_run
 from tests.unit.cli.leaving import Left, leave
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from megatron_nanguard.cli.redact import command
 from megatron_nanguard.records.json.record_file import to_json
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.cli.leaving import leave
 
 

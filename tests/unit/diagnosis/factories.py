@@ -11,7 +11,7 @@ from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplaySummary
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import (
     CauseLink,
     Message,

@@ -17,7 +17,7 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem
 from tests.unit.health import samples

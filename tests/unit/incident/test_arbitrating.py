@@ -23,7 +23,7 @@ from megatron_nanguard.incident.arbitrating import (
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.arbitration.calls import catch
 from tests.unit.factories import incident

@@ -23,7 +23,7 @@ from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.step.capture import CaptureFile, file_name
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.capture.steps import INCIDENT, TWO, capture, guard_optimizer, run_step
 from tests.unit.conftest import Log
 from tests.unit.one_rank import trainer

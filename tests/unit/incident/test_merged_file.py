@@ -16,7 +16,7 @@ from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import ABORT, REPLICA_0, REPLICA_1, SETS, SIZES, demo_postmortem, incident, place
 

@@ -10,7 +10,7 @@ from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.bundles import find_bundle, redact, write_cause
 from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.step.capture import CapturedBatch, CapturedItem, CapturedIterator, CaptureFile, Leaf
-from megatron_nanguard.records.suspect.bundle import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall
 from tests.unit.factories import capture_file
 
 STEP = "runs/run/incidents/step_00000003"

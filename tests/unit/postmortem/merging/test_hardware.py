@@ -10,7 +10,7 @@ from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.records.machine.device import RankDevice
 from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.postmortem import Postmortem, RankSets
-from megatron_nanguard.records.suspect.arbitration import Arbitration
+from megatron_nanguard.records.suspect_call import Arbitration
 from tests.unit.factories import CPU, demo_postmortem, place, postmortem
 from tests.unit.hardware import LOST_DATA, NOTE, SLOW, health
 

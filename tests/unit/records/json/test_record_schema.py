@@ -32,8 +32,15 @@ from megatron_nanguard.records.step.capture import (
     CapturedRandom,
     Leaf,
 )
-from megatron_nanguard.records.suspect.arbitration import PeerAnswer
-from megatron_nanguard.records.suspect.bundle import Argument, RowCut, SavedCall, SavedOutput, SavedTensor, Value
+from megatron_nanguard.records.suspect_call import (
+    Argument,
+    PeerAnswer,
+    RowCut,
+    SavedCall,
+    SavedOutput,
+    SavedTensor,
+    Value,
+)
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TensorFacts, TracedOrigin, TracedPlace
 from tests.unit.factories import ABORT, SIZES, capture_file, demo_postmortem, incident, place, postmortem
 

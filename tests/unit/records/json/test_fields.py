@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatron_nanguard.records.nested import leaves_of, map_leaves
+from megatron_nanguard.records.json.fields import leaves_of, map_leaves
 
 
 @dataclass(frozen=True)
