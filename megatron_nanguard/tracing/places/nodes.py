@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch.autograd import graph
@@ -18,19 +18,6 @@ from megatron_nanguard.tracing.places.step_place import ForwardPlace
 
 _KEY: Final = "megatron_nanguard"
 ACCUMULATE: Final = "AccumulateGrad"
-
-
-class Nodes(Protocol):
-    """Knows where in the forward each node was created."""
-
-    def recording(self) -> AbstractContextManager[object]:
-        """Enter this around everything that creates or runs nodes."""
-
-    def note(self) -> None:
-        """Assign the nodes created since the last call to the place that was current until now."""
-
-    def forward_place(self, node: Node) -> ForwardPlace | None:
-        """Return where the node was created; None if that was before the trace, or is not known."""
 
 
 class TaggedNodes:
@@ -93,6 +80,10 @@ class NumberedNodes:
         if len(by_thread) == 1:
             return next(iter(by_thread.values()))
         return by_thread.get(threading.get_ident())
+
+
+Nodes = TaggedNodes | NumberedNodes
+"""Knows where in the forward each node was created; None for a node from before the trace."""
 
 
 def _next_number() -> int:

@@ -64,11 +64,7 @@ class CollectiveCalls:
         ranks, channel = self._members(group)
         channel = _one_way(operator, values, ranks) or channel
         number = self._counts[channel] = self._counts.get(channel, -1) + 1
-        first, second = operator.arguments[:2]
-        if operator.is_functional:
-            ins, outs = _functional(operator, values, first, ranks)
-        else:
-            ins, outs = _ins_and_outs(operator, values, first, second, ranks)
+        ins, outs = _ins_and_outs(operator, values, ranks)
         columns = outs is None or len(ins) == len(outs)
         named = [(name, index if columns else None, tensor) for index, (name, tensor) in enumerate(ins)]
         return CollectiveCall(channel, number, named, outs)
@@ -108,28 +104,24 @@ def _one_way(operator: Operator, values: Mapping[str, Any], ranks: Sequence[int]
 
 
 def _ins_and_outs(
-    operator: Operator, values: Mapping[str, Any], first: str, second: str, ranks: Sequence[int]
-) -> tuple[list[tuple[str, Tensor]], list[Tensor]]:
-    """Return what a `c10d::` operator sends, and the buffers that what arrives is written into."""
-    firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
-    buffers = [tensor for _, tensor in firsts]
-    if operator.base == "send":
-        return firsts, []
-    if operator.base.startswith("recv"):
-        return [], buffers
-    if operator.base not in _IN_PLACE:
-        return [(second, tensor) for _, tensor in tensors_in(values[second])], buffers
-    is_receiver = operator.base == "broadcast_" and ranks[values["root_rank"]] != distributed.get_rank()
-    return [] if is_receiver else firsts, buffers
-
-
-def _functional(
-    operator: Operator, values: Mapping[str, Any], first: str, ranks: Sequence[int]
+    operator: Operator, values: Mapping[str, Any], ranks: Sequence[int]
 ) -> tuple[list[tuple[str, Tensor]], list[Tensor] | None]:
-    """Return what a functional collective sends: the tensors of its first argument. It returns what arrives."""
+    """Return what an operator sends, and the buffers that what arrives is written into.
+
+    A functional collective sends the tensors of its first argument and returns what arrives: it has no buffers.
+    """
+    first, second = operator.arguments[:2]
     firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
-    if operator.base == "isend":
+    if operator.base in ("send", "isend"):
         return firsts, []
-    is_broadcast = operator.base.startswith("broadcast")
-    is_receiver = operator.base == "irecv" or (is_broadcast and ranks[values["src"]] != distributed.get_rank())
-    return [] if is_receiver else firsts, None
+    buffers = None if operator.is_functional else [tensor for _, tensor in firsts]
+    if operator.base.startswith(("recv", "irecv")):
+        return [], buffers
+    if (
+        operator.base.startswith("broadcast")
+        and ranks[values.get("root_rank", values.get("src"))] != distributed.get_rank()
+    ):
+        return [], buffers
+    if operator.is_functional or operator.base in _IN_PLACE:
+        return firsts, buffers
+    return [(second, tensor) for _, tensor in tensors_in(values[second])], buffers
