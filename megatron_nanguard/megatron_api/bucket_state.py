@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from torch.nn import Parameter
+from typing import Any, cast
 
 from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
-from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk
+from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk, ModelParameter
 
 FIELDS = (
     *("is_last_microbatch", "is_first_batch", "params_with_grad"),
@@ -37,15 +35,18 @@ def keep(chunks: Sequence[ModelChunk]) -> Callable[[], None]:
     Source: megatron/core/distributed/distributed_data_parallel.py, zero_grad_buffer, which moves on the counters
     """
     owners = [owner for chunk in chunks for owner in (*bucket_groups(chunk), *grad_buffers(chunk))]
-    kept = [(owner, _noted(owner)) for owner in owners]
-    params = [_ParameterState(param) for chunk in chunks for param in chunk.parameters()]
+    kept = [(owner, {name: _shallow(vars(owner)[name]) for name in FIELDS if name in vars(owner)}) for owner in owners]
+    params = [cast("ModelParameter", param) for chunk in chunks for param in chunk.parameters()]
+    gradients = [(param, param.grad, getattr(param, "grad_added_to_main_grad", None)) for param in params]
     forced = [(chunk, vars(chunk)["force_all_reduce"]) for chunk in chunks if "force_all_reduce" in vars(chunk)]
 
     def put_back() -> None:
         for owner, noted in kept:
             vars(owner).update({name: _shallow(value) for name, value in noted.items()})
-        for param in params:
-            param.put_back()
+        for param, grad, is_added in gradients:
+            param.grad = grad
+            if is_added is not None:
+                param.grad_added_to_main_grad = is_added
         for chunk, force in forced:
             chunk.force_all_reduce = force
 
@@ -83,23 +84,6 @@ def without_weight_gather(chunks: Sequence[ModelChunk]) -> Iterator[None]:
     finally:
         for config, gather in before:
             config.param_sync_func = gather
-
-
-class _ParameterState:
-    def __init__(self, param: Parameter) -> None:
-        self._param = param
-        self._grad = param.grad
-        self._added: bool | None = getattr(param, "grad_added_to_main_grad", None)
-
-    def put_back(self) -> None:
-        self._param.grad = self._grad
-        if self._added is not None:
-            self._param.grad_added_to_main_grad = self._added  # type: ignore[attr-defined]
-
-
-def _noted(owner: Any) -> dict[str, Any]:
-    attributes = vars(owner)
-    return {name: _shallow(attributes[name]) for name in FIELDS if name in attributes}
 
 
 def _shallow(value: Any) -> Any:

@@ -7,7 +7,6 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from megatron_nanguard.records.run.fingerprint import HostChange
@@ -82,18 +81,12 @@ def mend_help_texts(parser: ArgumentParser) -> None:
             action.help = _PERCENT.sub(lambda found: found[0] if found[1] else "%%", action.help)
 
 
-@dataclass
-class _Switched:
-    holder: object
-    name: str
-    before: object
-
-
 class HostChecks:
     """Switches Megatron's own NaN checks off and on: they read the device per bucket, and raise on one rank alone."""
 
     def __init__(self) -> None:
-        self._switched: list[_Switched] = []
+        self._switched: list[tuple[object, str, object]] = []
+        """Who held an option, its name, and its value before."""
 
     def switch_off(self, chunks: Sequence[ModelChunk]) -> None:
         """Switch off the bucket check of each chunk; without a rerun machine also the loss check of the scripts.
@@ -108,12 +101,11 @@ class HostChecks:
     def restore(self) -> None:
         """Restore the options of Megatron."""
         while self._switched:
-            last = self._switched.pop()
-            setattr(last.holder, last.name, last.before)
+            setattr(*self._switched.pop())
 
     def changes(self) -> tuple[HostChange, ...]:
         """Return the options that were changed, each once."""
-        names = dict.fromkeys(switched.name for switched in self._switched)
+        names = dict.fromkeys(name for _, name, _ in self._switched)
         return tuple(
             HostChange(name, "True", "False", "it would raise on one rank alone; the guard takes the check over")
             for name in names
@@ -121,7 +113,7 @@ class HostChecks:
 
     def _set(self, holder: object, name: str) -> None:
         if getattr(holder, name, False):
-            self._switched.append(_Switched(holder, name, getattr(holder, name)))
+            self._switched.append((holder, name, getattr(holder, name)))
             setattr(holder, name, False)
 
 

@@ -19,28 +19,17 @@ class AxisPosition(NamedTuple):
     size: int
 
 
-class _AxisGroups(NamedTuple):
-    """The names of one axis: field of the collection, attribute of DDP, group getters of parallel_state."""
-
-    field: str
-    ddp: str
-    getters: tuple[str, ...]
-
-
-_AXES = {
-    "tp": _AxisGroups("tp", "tp_group", ("get_tensor_model_parallel_group",)),
-    "cp": _AxisGroups("cp", "cp_group", ("get_context_parallel_group",)),
-    "ep": _AxisGroups("ep", "ep_group", ("get_expert_model_parallel_group",)),
-    "dp": _AxisGroups("dp", "dp_group", ("get_data_parallel_group",)),
-    "pp": _AxisGroups("pp", "pp_group", ("get_pipeline_model_parallel_group",)),
+_GETTERS = {
+    "tp": ("get_tensor_model_parallel_group",),
+    "cp": ("get_context_parallel_group",),
+    "ep": ("get_expert_model_parallel_group",),
+    "dp": ("get_data_parallel_group",),
+    "pp": ("get_pipeline_model_parallel_group",),
     # Experts got a tensor-parallel size of their own in 0.10; before, they are split like everything else.
-    "expert_tp": _AxisGroups(
-        "expt_tp", "expt_tp_group", ("get_expert_tensor_parallel_group", "get_tensor_model_parallel_group")
-    ),
-    "expert_dp": _AxisGroups(
-        "expt_dp", "expt_dp_group", ("get_expert_data_parallel_group", "get_data_modulo_expert_parallel_group")
-    ),
+    "expert_tp": ("get_expert_tensor_parallel_group", "get_tensor_model_parallel_group"),
+    "expert_dp": ("get_expert_data_parallel_group", "get_data_modulo_expert_parallel_group"),
 }
+"""Functions of parallel_state that give the group of an axis; the first that a release has counts."""
 
 
 def position(chunk: ModelChunk, axis: str) -> AxisPosition:
@@ -54,8 +43,11 @@ def position(chunk: ModelChunk, axis: str) -> AxisPosition:
         data-parallel replicas of one another.
     Source: megatron/core/process_groups_config.py, distributed_data_parallel.py and parallel_state.py
     """
-    names = _AXES[axis]
-    group = _from_collection(chunk, names) or chunk_attribute(chunk, names.ddp) or _from_parallel_state(names)
+    name = axis.replace("expert", "expt")  # the field of the collection; DDP calls it `tp_group`, `expt_tp_group`
+    # A field that was not set raises on access, so only the instance dictionary is read.
+    collection = chunk_attribute(chunk, "pg_collection")
+    group = None if collection is None else vars(collection).get(name)
+    group = group or chunk_attribute(chunk, f"{name}_group") or _from_parallel_state(axis)
     # With an encoder of its own depth, 0.9 to 0.13 keep a list of pipeline groups.
     if isinstance(group, list):
         group = group[0]
@@ -66,17 +58,11 @@ def position(chunk: ModelChunk, axis: str) -> AxisPosition:
     return AxisPosition(0, 1)
 
 
-def _from_collection(chunk: ModelChunk, names: _AxisGroups) -> ProcessGroup | list[ProcessGroup] | None:
-    # A field that was not set raises on access, so only the instance dictionary is read.
-    collection = chunk_attribute(chunk, "pg_collection")
-    return None if collection is None else vars(collection).get(names.field)
-
-
-def _from_parallel_state(names: _AxisGroups) -> ProcessGroup | list[ProcessGroup] | None:
+def _from_parallel_state(axis: str) -> ProcessGroup | list[ProcessGroup] | None:
     parallel_state = sys.modules.get("megatron.core.parallel_state")
     if parallel_state is None or not parallel_state.model_parallel_is_initialized():
         return None
-    for getter in names.getters:
+    for getter in _GETTERS[axis]:
         if hasattr(parallel_state, getter):
             group: ProcessGroup | list[ProcessGroup] = getattr(parallel_state, getter)()
             return group

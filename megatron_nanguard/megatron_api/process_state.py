@@ -72,7 +72,8 @@ def keep_accumulators() -> Callable[[], None]:
 def accumulated_tensors() -> Iterator[Tensor]:
     """Yield every tensor of the sums for the log, in an order that is the same in every pass."""
     for one in accumulators():
-        yield from _tensors(one.value)
+        named = named_tensors(one.value, _dataclass_fields)  # those that `_copied` copies
+        yield from (tensor for _, tensor in sorted(named, key=itemgetter(0)))
 
 
 def keep_timers() -> Callable[[], None]:
@@ -152,11 +153,6 @@ def _copied(value: Any) -> Any:
     for field in fields(value):
         setattr(twin, field.name, _copied(getattr(value, field.name)))
     return twin
-
-
-def _tensors(value: object) -> list[Tensor]:
-    """The tensors that `_copied` would copy, in an order that does not depend on which sum was made first."""
-    return [tensor for _, tensor in sorted(named_tensors(value, _dataclass_fields), key=itemgetter(0))]
 
 
 def _dataclass_fields(value: object) -> dict[str, object]:

@@ -35,20 +35,6 @@ class KeptBuffer:
     buffer: Tensor | None
     content: Tensor | None
 
-    @classmethod
-    def now(cls, module: Module, name: str, buffer: Tensor | None) -> KeptBuffer:
-        """Copy a buffer.
-
-        Sync: none.
-        """
-        return cls(module, name, buffer, None if buffer is None else buffer.detach().clone())
-
-    def put_back(self) -> None:
-        """Put the tensor object back, with the content that it had."""
-        self.module._buffers[self.name] = self.buffer
-        if self.buffer is not None and self.content is not None:
-            self.buffer.detach().copy_(self.content)
-
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
@@ -72,15 +58,17 @@ class Snapshot:
         """
         random = RngStates.now(device)
         buffers = tuple(
-            KeptBuffer.now(module, name, buffer)
+            KeptBuffer(module, name, buffer, None if buffer is None else buffer.detach().clone())
             for chunk in chunks
             for module in chunk.modules()
             for name, buffer in module._buffers.items()
         )
 
         def put_back_buffers() -> None:
-            for one in buffers:
-                one.put_back()
+            for kept in buffers:
+                kept.module._buffers[kept.name] = kept.buffer
+                if kept.buffer is not None and kept.content is not None:
+                    kept.buffer.detach().copy_(kept.content)
 
         parts = {
             **random.put_back(device),
