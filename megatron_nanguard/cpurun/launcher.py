@@ -93,7 +93,19 @@ def _run(nproc: int, program: Program, timeout: float | None, show: Collection[i
     gc.freeze()  # the garbage collector would write to, and so copy, every imported page in every rank
     try:
         for rank in range(nproc):
-            _fork(rank, nproc, program, listener, output, ranks)
+            stdout, stderr = output.connect(rank)
+            forked = ForkedRank(
+                rank=rank,
+                nproc=nproc,
+                port=listener.getsockname()[1],
+                launcher_pid=os.getpid(),
+                stdout=stdout,
+                stderr=stderr,
+                launcher_descriptors=(listener.fileno(), *output.read_ends),
+            )
+            ranks.fork(forked, program)
+            os.close(stdout)
+            os.close(stderr)
         with _rendezvous(listener):
             in_time = wait_for_end(ranks, output, timeout, linger)
     finally:
@@ -103,24 +115,6 @@ def _run(nproc: int, program: Program, timeout: float | None, show: Collection[i
     result = conclude(ranks, output, nproc, in_time)
     output.close()
     return result
-
-
-def _fork(
-    rank: int, nproc: int, program: Program, listener: socket.socket, output: RankOutput, ranks: RankProcesses
-) -> None:
-    stdout, stderr = output.connect(rank)
-    forked = ForkedRank(
-        rank=rank,
-        nproc=nproc,
-        port=listener.getsockname()[1],
-        launcher_pid=os.getpid(),
-        stdout=stdout,
-        stderr=stderr,
-        launcher_descriptors=(listener.fileno(), *output.read_ends),
-    )
-    ranks.fork(forked, program)
-    os.close(stdout)
-    os.close(stderr)
 
 
 @contextmanager

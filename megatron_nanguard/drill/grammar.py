@@ -157,10 +157,6 @@ def _ranks(span: _Span) -> tuple[int, ...] | None:
     return tuple(sorted({int(rank) for rank in span.text.split("+")}))
 
 
-def _microbatch(span: _Span) -> int | None:
-    return None if span.text == "*" else _number(span)
-
-
 def _name(span: _Span) -> str:
     if re.fullmatch(r"\w+(\.\w+)*", span.text) is None:
         raise span.error(f"{span.text!r} is no global name such as decoder.layers.3.mlp")
@@ -170,7 +166,7 @@ def _name(span: _Span) -> str:
 READERS: Final[Mapping[str, Callable[[_Span], Any]]] = {
     "step": _steps,
     "rank": _ranks,
-    "mb": _microbatch,
+    "mb": lambda span: None if span.text == "*" else _number(span),
     "phase": lambda span: _member(span, Phase, "phase"),
     "module": _name,
     "param": _name,

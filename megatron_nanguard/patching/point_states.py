@@ -21,11 +21,12 @@ def point_states(
         if (problem := _import(target.module)) is not None
     }
     release = ask_release()
-    return [
-        _finding(engine, point, target, point.group in essential, unimportable.get(target.module), release)
-        for point in engine.points
-        for target in point.targets
-    ]
+    found = []
+    for point in engine.points:
+        for target in point.targets:
+            works, words = _finding(engine, point, target, unimportable.get(target.module), release)
+            found.append(PatchPointState(point.name, target.path, point.group in essential, works, words))
+    return found
 
 
 def _import(module: str) -> str | None:
@@ -38,13 +39,9 @@ def _import(module: str) -> str | None:
 
 
 def _finding(
-    engine: Engine,
-    point: PatchPoint,
-    target: Target,
-    essential: bool,
-    problem: str | None,
-    release: tuple[int, int] | None,
-) -> PatchPointState:
+    engine: Engine, point: PatchPoint, target: Target, problem: str | None, release: tuple[int, int] | None
+) -> tuple[bool, str]:
+    """Whether the release works with the target as it is, and its state in words."""
     state = engine.state(target)
     works = state in (PointState.ACTIVE, PointState.ABSENT)
     if state is PointState.ACTIVE and target.called_until and release and release > line_of(target.called_until):
@@ -61,4 +58,4 @@ def _finding(
         works, words = True, f"not in this release ({target.since} to {target.until}), not needed"
     else:
         words = f"its module cannot be imported ({problem}); lost: {point.lost}"
-    return PatchPointState(point.name, target.path, essential, works, words)
+    return works, words

@@ -6,6 +6,7 @@ Each link has its own process group: on gloo a message that never arrives breaks
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import torch
@@ -56,23 +57,15 @@ def _transfer(
     sends = rank == source
     buffer = data.to(device) if sends else torch.zeros(PAYLOAD_BYTES, dtype=torch.uint8, device=device)
     warm_up = torch.zeros(WARM_UP_BYTES, dtype=torch.uint8, device=device)
+    operation, peer = (dist.isend, target) if sends else (dist.irecv, source)
     tried = TimedResult("right", 0.0)
     for message in (warm_up, buffer):
-        tried = _send_or_receive(message, source, target, rank, group, seconds)
+        tried = run_timed(partial(operation, message, peer, group=group), dist.get_backend(group), seconds)
         if tried.result != "right":
             return Transfer(source, target, _end(source, rank), tried.result, "", expected, tried.seconds, tried.words)
     digest = digest_of(buffer)
     result: Result = "right" if digest == expected else "wrong"
     return Transfer(source, target, _end(source, rank), result, digest, expected, tried.seconds)
-
-
-def _send_or_receive(
-    message: torch.Tensor, source: int, target: int, rank: int, group: dist.ProcessGroup, seconds: float
-) -> TimedResult:
-    backend = dist.get_backend(group)
-    if rank == source:
-        return run_timed(lambda: dist.isend(message, target, group=group), backend, seconds)
-    return run_timed(lambda: dist.irecv(message, source, group=group), backend, seconds)
 
 
 def _end(source: int, rank: int) -> Literal["sent", "arrived"]:

@@ -60,33 +60,20 @@ def screen(request: Request, report: Callable[[Screening], None]) -> int:
     if barrier.rank == min(rank for rank in range(barrier.world) if rank not in missing):
         found = barrier.results(barrier.world - len(missing), RESULT_SECONDS)
         results = [from_json(RankScreening, each) for each in found]
-        seconds = time.monotonic() - began
-        screening = _conclude(request.sizes, results, missing, rank_checks.notes, started=started, seconds=seconds)
+        screening = Screening(
+            started=started,
+            seconds=time.monotonic() - began,
+            sizes=request.sizes,
+            outliers=find_outliers(results, missing, _rank_names(request.sizes)),
+            hints=hints(results),
+            notes=(*rank_checks.notes, *_unsupported(results)),
+            ranks=tuple(results),
+        )
         report(screening)
         barrier.set_exit_code(int(bool(screening.outliers)))
     code = barrier.exit_code(RESULT_SECONDS + request.deadline)
     participant.leave(code, len(missing))
     return code
-
-
-def _conclude(
-    sizes: ParallelSizes,
-    ranks: Sequence[RankScreening],
-    missing: dict[int, str],
-    notes: Sequence[str],
-    *,
-    started: str,
-    seconds: float,
-) -> Screening:
-    return Screening(
-        started=started,
-        seconds=seconds,
-        sizes=sizes,
-        outliers=find_outliers(ranks, missing, _rank_names(sizes)),
-        hints=hints(ranks),
-        notes=(*notes, *_unsupported(ranks)),
-        ranks=tuple(ranks),
-    )
 
 
 def _rank_names(sizes: ParallelSizes) -> Callable[[int], str]:

@@ -61,16 +61,14 @@ class Watcher:
     def step_begins(self, step: int) -> None:
         """Begin to watch a step. A step may begin again: what is left of the pass before is dropped."""
         self.step_ends()
-        if self._hooks is not None and self.hit is None and self._is_chosen(step):
+        is_chosen = self._steps is None or self._steps[0] <= step <= self._steps[1]
+        if self._hooks is not None and self.hit is None and is_chosen:
             self._hooks.begin(step)
 
     def step_ends(self) -> None:
         """Stop watching: forwards and backwards after this belong to an evaluation or a replay."""
         if self._hooks is not None:
             self._hooks.end()
-
-    def _is_chosen(self, step: int) -> bool:
-        return self._steps is None or self._steps[0] <= step <= self._steps[1]
 
     def _on_hit(self, hit: BadValues) -> None:
         self.hit = hit

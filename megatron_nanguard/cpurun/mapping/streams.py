@@ -11,6 +11,10 @@ from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
 from megatron_nanguard.cpurun.mapping.device_arguments import current as current_device
 
 
+def _no_wait(self: Any, *others: Any) -> None:
+    """Return at once: what was launched before has run."""
+
+
 class Event:
     """`torch.cuda.Event`: keeps the time at which it was recorded."""
 
@@ -22,14 +26,10 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         self.recorded_at = time.perf_counter()
 
-    def wait(self, stream: Stream | None = None) -> None:
-        pass
+    wait = synchronize = _no_wait
 
     def query(self) -> bool:
         return True
-
-    def synchronize(self) -> None:
-        pass
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds between two recorded events."""
@@ -56,11 +56,7 @@ class Stream:
     def priority_range() -> tuple[int, int]:
         return (0, -1)
 
-    def wait_stream(self, stream: Stream) -> None:
-        pass
-
-    def wait_event(self, event: Event) -> None:
-        pass
+    wait_stream = wait_event = synchronize = _no_wait
 
     def record_event(self, event: Event | None = None) -> Event:
         event = event or Event()
@@ -69,9 +65,6 @@ class Stream:
 
     def query(self) -> bool:
         return True
-
-    def synchronize(self) -> None:
-        pass
 
     def __enter__(self) -> Stream:
         self._entered.append(StreamContext(self))

@@ -42,6 +42,9 @@ def _refusing(name: str, original: Any) -> Any:
 
 def _refuse(name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise UnmappedCuda.of(name)
+        raise UnmappedCuda(
+            f"torch.cuda.{name} is not mapped to the CPU: please report torch.cuda.{name} with this traceback "
+            "to the megatron_nanguard issue tracker"
+        )
 
     return refuse
