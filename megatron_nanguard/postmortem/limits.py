@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.machine.health import DeviceHealth
@@ -29,6 +29,8 @@ KEPT_LAYERS: Final = 32
 KEPT_CHANGES: Final = 8
 MIN_LENGTH_FOR_READINGS: Final = 256
 """Health readings are left out as soon as lists are cut to fewer entries than this."""
+
+Gradients = TypeVar("Gradients", LocalGradients, ReducedState)
 
 
 def limit_of(postmortem: Postmortem) -> int:
@@ -62,7 +64,7 @@ def _shortened(postmortem: Postmortem) -> Iterator[Postmortem]:
         yield replace(
             without_sets,
             local=_cut_local(without_sets.local, length),
-            reduced=_cut_reduced(without_sets.reduced, length),
+            reduced=_cut_parameters(without_sets.reduced, length),
             microbatches=_cut_microbatches(without_sets.microbatches, length),
             health=cut_health(without_sets.health, length),
             notes=_cut_notes(without_sets, length),
@@ -83,12 +85,9 @@ def _drop_rank_sets(postmortem: Postmortem) -> Postmortem:
 
 
 def _cut_local(local: LocalGradients, length: int) -> LocalGradients:
-    left_out = max(0, len(local.parameters) - length)
     return replace(
-        local,
-        parameters=local.parameters[:length],
+        _cut_parameters(local, length),
         by_layer=dict(list(local.by_layer.items())[: max(length, 64)]),
-        truncated=local.truncated + left_out,
         norm_by_layer=_cut_layers(local.norm_by_layer, max(length, KEPT_LAYERS)),
     )
 
@@ -101,9 +100,9 @@ def _cut_layers(norms: dict[str, float | None], length: int) -> dict[str, float 
     }
 
 
-def _cut_reduced(reduced: ReducedState, length: int) -> ReducedState:
-    left_out = max(0, len(reduced.parameters) - length)
-    return replace(reduced, parameters=reduced.parameters[:length], truncated=reduced.truncated + left_out)
+def _cut_parameters(gradients: Gradients, length: int) -> Gradients:
+    left_out = max(0, len(gradients.parameters) - length)
+    return replace(gradients, parameters=gradients.parameters[:length], truncated=gradients.truncated + left_out)
 
 
 def _cut_microbatches(microbatches: tuple[Microbatch, ...], length: int) -> tuple[Microbatch, ...]:
@@ -119,11 +118,8 @@ def _is_finite(value: float | None) -> bool:
 def _cut_notes(postmortem: Postmortem, length: int) -> tuple[str, ...]:
     notes = postmortem.notes[: max(length, 8)]
     left_out = max(0, len(postmortem.microbatches) - length)
-    return (
-        (*notes, phrase("{left_out} micro-batches left out to keep this file small", left_out=left_out))
-        if left_out
-        else notes
-    )
+    more = phrase("{left_out} micro-batches left out to keep this file small", left_out=left_out)
+    return (*notes, more) if left_out else notes
 
 
 def without_zeros(health: DeviceHealth | None) -> DeviceHealth | None:

@@ -77,9 +77,8 @@ def trace_infection(
     known = [rank for rank in ranks.bad_after_only if rank in places]
     found = tuple(_infected(places[rank], sources, sizes) for rank in known[:LISTED_INFECTED])
     left_out = len(known) - len(found)
-    return found, (
-        (phrase("{number} more infected ranks, see ranks.bad_after_only", number=left_out),) if left_out else ()
-    )
+    note = phrase("{number} more infected ranks, see ranks.bad_after_only", number=left_out)
+    return found, (note,) if left_out else ()
 
 
 def _by_group(

@@ -77,12 +77,8 @@ class ParameterMerger:
         self._join_all()
         ordered = sorted(self._seen, key=lambda key: (key[0] == "reduced", -depth_of(key[1])))
         listed = tuple(_merge_parameter(*key, self._seen[key], sizes) for key in ordered[:LISTED_PARAMETERS])
-        notes = (
-            (phrase("lists of bad parameters that were cut short: {number}", number=self._cut_ranks),)
-            if self._cut_ranks
-            else ()
-        )
-        return listed, len(ordered) - len(listed), notes
+        note = phrase("lists of bad parameters that were cut short: {number}", number=self._cut_ranks)
+        return listed, len(ordered) - len(listed), (note,) if self._cut_ranks else ()
 
     def _gather(self, where: Where, parameters: tuple[BadParameter, ...], place: Coordinates) -> None:
         """Store the place of a rank with those of other ranks that have the same list."""
