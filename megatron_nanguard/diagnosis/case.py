@@ -55,14 +55,8 @@ class Case:
     @property
     def ranks_alike(self) -> tuple[int, ...]:
         """The ranks whose origin has the module, operator and phase of the first one; empty for a single rank."""
-        if not self.incident.origin:
-            return ()
-        first = self.incident.origin[0]
-        same = {
-            each.rank
-            for each in self.incident.origin
-            if (each.module, each.operator, each.phase) == (first.module, first.operator, first.phase)
-        }
+        calls = [(each.module, each.operator, each.phase) for each in self.incident.origin]
+        same = {each.rank for each, call in zip(self.incident.origin, calls, strict=True) if call == calls[0]}
         return tuple(sorted(same)) if len(same) > 1 else ()
 
     @property

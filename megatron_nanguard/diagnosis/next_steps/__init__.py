@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.history import steps_before
-from megatron_nanguard.diagnosis.next_steps.confirmations import CONFIRMATIONS, OF_ANY_CAUSE
+from megatron_nanguard.diagnosis.next_steps.confirmations import CONFIRMATIONS
 from megatron_nanguard.diagnosis.next_steps.experiments import EXPERIMENTS
 from megatron_nanguard.diagnosis.next_steps.first_look import first_look
-from megatron_nanguard.records.causes import Family, cause_words, family_of
+from megatron_nanguard.records.causes import Cause, Family, cause_words, family_of
 from megatron_nanguard.records.phrase import phrase
 
 
@@ -43,7 +43,8 @@ def cheapest(cause: str, rival: str | None, case: Case) -> str:
                 clean=cause_words(clean),
                 bad=cause_words(bad),
             )
-    confirmation = next(each for each in (*CONFIRMATIONS.get(cause, ()), *OF_ANY_CAUSE) if each.is_open(case))
+    proposed = [each for code in (cause, Cause.UNDECIDED) for each in CONFIRMATIONS if each.cause == code]
+    confirmation = next(each for each in proposed if each.is_open(case))
     do = _with_value(confirmation.do, confirmation.option, case)
     return phrase("{do}: {outcome}", do=do, outcome=confirmation.outcome)
 

@@ -14,12 +14,14 @@ class Confirmation(NamedTuple):
     """One thing to try.
 
     Attributes:
+        cause: the cause that it confirms.
         do: the flag or command.
         outcome: what is seen if the cause is the right one.
         is_open: whether it makes sense here and was not done already.
         option: of Megatron that it changes; empty for none.
     """
 
+    cause: Cause
     do: str
     outcome: str
     is_open: Callable[[Case], bool] = lambda case: True
@@ -58,96 +60,86 @@ WITHOUT_CACHE: Final = phrase(
 )
 HERE_AND_ELSEWHERE: Final = phrase("the same steps several times on this host, and as often on another")
 
-WAITING: Final = Confirmation(WAITING_ALWAYS, phrase("clean if something is waited for too late"), waits_on_accelerator)
-REPEATING: Final = Confirmation(HERE_AND_ELSEWHERE, phrase("bad only here if it is the device"))
+IF_A_WAIT_IS_LATE: Final = phrase("clean if something is waited for too late")
+IF_THE_DEVICE: Final = phrase("bad only here if it is the device")
 IF_THE_TRANSPORT: Final = phrase("clean if the transport is wrong")
 
-OF_ANY_CAUSE: Final = (WAITING, REPEATING)
-"""Proposed for "undecided", and for a cause that has none of its own. The last one is always open."""
-
-CONFIRMATIONS: Final[dict[str, tuple[Confirmation, ...]]] = {
-    Cause.STATE_CORRUPTION: (
-        Confirmation(
-            phrase("the same steps from the checkpoint before the last"),
-            phrase("clean if the state went bad after it was saved"),
-        ),
+CONFIRMATIONS: Final = (
+    Confirmation(
+        Cause.STATE_CORRUPTION,
+        phrase("the same steps from the checkpoint before the last"),
+        phrase("clean if the state went bad after it was saved"),
     ),
-    Cause.DATA: (
-        Confirmation(
-            phrase("the same steps with the samples of this batch left out"),
-            phrase("clean if a sample is at fault"),
-        ),
+    Confirmation(
+        Cause.DATA,
+        phrase("the same steps with the samples of this batch left out"),
+        phrase("clean if a sample is at fault"),
     ),
-    Cause.LOSS_OR_MASK: (
-        Confirmation(
-            phrase("the count of valid tokens of this micro-batch on every rank"),
-            phrase("a count of 0 confirms an empty mask"),
-        ),
+    Confirmation(
+        Cause.LOSS_OR_MASK,
+        phrase("the count of valid tokens of this micro-batch on every rank"),
+        phrase("a count of 0 confirms an empty mask"),
     ),
-    Cause.UNINITIALISED_OR_RACE: (
-        WAITING,
-        Confirmation(
-            WITHOUT_CACHE,
-            phrase("another outcome if memory is read that nobody wrote"),
-            is_on_accelerator,
-        ),
-        REPEATING,
+    Confirmation(Cause.UNINITIALISED_OR_RACE, WAITING_ALWAYS, IF_A_WAIT_IS_LATE, waits_on_accelerator),
+    Confirmation(
+        Cause.UNINITIALISED_OR_RACE,
+        WITHOUT_CACHE,
+        phrase("another outcome if memory is read that nobody wrote"),
+        is_on_accelerator,
     ),
-    Cause.COMMUNICATION: (
-        Confirmation(phrase("the same steps with NCCL_ALGO=Ring"), IF_THE_TRANSPORT, is_on("cuda")),
-        Confirmation(IN_FIXED_ORDER, IF_THE_TRANSPORT, is_on("npu")),
-        Confirmation(
-            phrase("print what each member sends at this call and what each gets"),
-            phrase("finite and small going in, bad coming out if the transport is wrong"),
-        ),
+    Confirmation(Cause.UNINITIALISED_OR_RACE, HERE_AND_ELSEWHERE, IF_THE_DEVICE),
+    Confirmation(Cause.COMMUNICATION, phrase("the same steps with NCCL_ALGO=Ring"), IF_THE_TRANSPORT, is_on("cuda")),
+    Confirmation(Cause.COMMUNICATION, IN_FIXED_ORDER, IF_THE_TRANSPORT, is_on("npu")),
+    Confirmation(
+        Cause.COMMUNICATION,
+        phrase("print what each member sends at this call and what each gets"),
+        phrase("finite and small going in, bad coming out if the transport is wrong"),
     ),
-    Cause.OPERATOR: (
-        Confirmation(UNFUSED_LAYERS, phrase("clean if a fused kernel is wrong"), has_fused_layers, "transformer_impl"),
-        Confirmation(
-            ON_THE_CPU,
-            phrase("finite if the kernel of the device is wrong"),
-            lambda case: case.has_saved_call,
-        ),
-        Confirmation(
-            phrase("the same steps with another release of the library that the operator is from"),
-            phrase("clean if it is wrong"),
-        ),
+    Confirmation(
+        Cause.OPERATOR, UNFUSED_LAYERS, phrase("clean if a fused kernel is wrong"), has_fused_layers, "transformer_impl"
     ),
-    Cause.FRAMEWORK: (
-        Confirmation(
-            phrase("the same steps with another release of megatron-core"),
-            phrase("clean if the training code is at fault"),
-        ),
+    Confirmation(
+        Cause.OPERATOR,
+        ON_THE_CPU,
+        phrase("finite if the kernel of the device is wrong"),
+        lambda case: case.has_saved_call,
     ),
-    Cause.NUMERICS: (
-        Confirmation(
-            phrase("the same steps with --lr halved, from a checkpoint before them"),
-            phrase("clean, or bad later, if values had grown"),
-        ),
+    Confirmation(
+        Cause.OPERATOR,
+        phrase("the same steps with another release of the library that the operator is from"),
+        phrase("clean if it is wrong"),
     ),
-    Cause.LOSS_SCALER: (
-        Confirmation(
-            phrase("the next steps"),
-            phrase("the scale comes down by itself, and the alarms end"),
-        ),
+    Confirmation(
+        Cause.FRAMEWORK,
+        phrase("the same steps with another release of megatron-core"),
+        phrase("clean if the training code is at fault"),
     ),
-    Cause.NORM_OVERFLOW: (
-        Confirmation(
-            phrase("the norm of every parameter in this step: nanguard report"),
-            phrase("the largest one is what has grown"),
-        ),
+    Confirmation(
+        Cause.NUMERICS,
+        phrase("the same steps with --lr halved, from a checkpoint before them"),
+        phrase("clean, or bad later, if values had grown"),
     ),
-    Cause.HARDWARE_TRANSIENT: (REPEATING,),
-    Cause.HARDWARE_PERSISTENT: (
-        Confirmation(
-            phrase("the same steps without the host of this rank"),
-            phrase("clean if it is the device"),
-        ),
+    Confirmation(
+        Cause.LOSS_SCALER, phrase("the next steps"), phrase("the scale comes down by itself, and the alarms end")
     ),
-    Cause.CHECKER_ARTIFACT: (
-        Confirmation(
-            phrase("the same steps with NANGUARD=0 and --check-for-nan-in-loss-and-grad"),
-            phrase("no alarm of Megatron's own if only ours was wrong"),
-        ),
+    Confirmation(
+        Cause.NORM_OVERFLOW,
+        phrase("the norm of every parameter in this step: nanguard report"),
+        phrase("the largest one is what has grown"),
     ),
-}
+    Confirmation(Cause.HARDWARE_TRANSIENT, HERE_AND_ELSEWHERE, IF_THE_DEVICE),
+    Confirmation(
+        Cause.HARDWARE_PERSISTENT,
+        phrase("the same steps without the host of this rank"),
+        phrase("clean if it is the device"),
+    ),
+    Confirmation(
+        Cause.CHECKER_ARTIFACT,
+        phrase("the same steps with NANGUARD=0 and --check-for-nan-in-loss-and-grad"),
+        phrase("no alarm of Megatron's own if only ours was wrong"),
+    ),
+    Confirmation(Cause.UNDECIDED, WAITING_ALWAYS, IF_A_WAIT_IS_LATE, waits_on_accelerator),
+    Confirmation(Cause.UNDECIDED, HERE_AND_ELSEWHERE, IF_THE_DEVICE),
+)
+"""Of each cause the cheapest first. Those of "undecided" are proposed where a cause has none that is open; the last one
+is always open."""
