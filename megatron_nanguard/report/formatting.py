@@ -56,6 +56,11 @@ def counted(total: int, noun: str) -> str:
     return (one if total == 1 else several).format(total=total)
 
 
+def more_note(left_out: int, noun: str) -> tuple[str, ...]:
+    """Return the note on what a section leaves out: "... and 2 more origins"; empty where nothing is left out."""
+    return (MORE.format(more=counted(left_out, noun)),) if left_out > 0 else ()
+
+
 def which_ranks(ranks: Sequence[int]) -> str:
     """Write ranks with their noun: "rank 4", "ranks 4, 5"."""
     if len(ranks) == 1:

@@ -14,7 +14,7 @@ from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.machine.health import DeviceHealth
 from megatron_nanguard.records.phrase import ALONGSIDE, LISTED, joined, name_ranks, phrase
 from megatron_nanguard.report.blocks import Block, Tone
-from megatron_nanguard.report.formatting import MORE, counted
+from megatron_nanguard.report.formatting import more_note
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 COLUMNS: Final = (
@@ -45,7 +45,6 @@ def describe(opened: OpenedIncident) -> Block | None:
     notes = tuple(_notes(opened.incident))
     if not changes and not notes:
         return None
-    more = len(changes) - SHOWN_CHANGES
     lost = [one.rank for one in health if one.has_lost_data]
     was_asked = any(one.readings for one in health)
     return Block(
@@ -53,7 +52,7 @@ def describe(opened: OpenedIncident) -> Block | None:
         text=(LOST.format(ranks=name_ranks(lost)),) if lost else (SILENT,) if was_asked else (),
         columns=COLUMNS if changes else (),
         rows=tuple(changes[:SHOWN_CHANGES]),
-        notes=((MORE.format(more=counted(more, "more change")),) if more > 0 else ()) + notes,
+        notes=more_note(len(changes) - SHOWN_CHANGES, "more change") + notes,
         tone=Tone.BAD if lost else Tone.PLAIN,
     )
 

@@ -9,7 +9,7 @@ from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import LISTED, Phrase, joined, phrase, rank_list
 from megatron_nanguard.records.trace import OriginKind, TensorFacts, phase_words
 from megatron_nanguard.report.blocks import Block
-from megatron_nanguard.report.formatting import MORE, count, counted, number, pattern_words
+from megatron_nanguard.report.formatting import count, more_note, number, pattern_words
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
@@ -38,8 +38,7 @@ def describe(opened: OpenedIncident) -> Block | None:
         rows += _who(opened, origin, place if len(found) > 1 else None)
         rows += _what(origin)
         rows += _tensors(origin)
-    more = len(found) - SHOWN_ORIGINS
-    return Block(title, rows=tuple(rows), notes=(MORE.format(more=counted(more, "more origin")),) if more > 0 else ())
+    return Block(title, rows=tuple(rows), notes=more_note(len(found) - SHOWN_ORIGINS, "more origin"))
 
 
 def describe_audit(opened: OpenedIncident) -> Block | None:

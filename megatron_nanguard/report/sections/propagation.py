@@ -9,13 +9,13 @@ rank 5: index_put_ in decoder.layers.3.mlp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from megatron_nanguard.records.incident import Infected, Origin
 from megatron_nanguard.records.phrase import FOLLOWED, joined, name_ranks, phrase
 from megatron_nanguard.report.blocks import Block, Point, Tone
-from megatron_nanguard.report.formatting import MORE, call_words, counted, which_ranks
+from megatron_nanguard.report.formatting import call_words, counted, more_note, which_ranks
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 SHOWN_ORIGINS: Final = 3
@@ -64,7 +64,8 @@ def describe(opened: OpenedIncident) -> Block | None:
         title,
         tree=(*trees, *(_transfer(transfer, after) for transfer in loose)),
         notes=(
-            *_left_out(len(transfers) - len(shown), len(incident.origin) - len(trees)),
+            *more_note(len(transfers) - len(shown), "more transfer"),
+            *more_note(len(incident.origin) - len(trees), "more origin"),
             *map(_beside, transfers_of(incident.also_infected)[:SHOWN_TRANSFERS]),
         ),
     )
@@ -154,10 +155,3 @@ def _beside(transfer: BadTransfer) -> str:
     if not transfer.gradients:
         return words
     return phrase("{words}: {gradients}", words=words, gradients=", ".join(transfer.gradients))
-
-
-def _left_out(transfers: int, origins: int) -> Iterator[str]:
-    if transfers > 0:
-        yield MORE.format(more=counted(transfers, "more transfer"))
-    if origins > 0:
-        yield MORE.format(more=counted(origins, "more origin"))

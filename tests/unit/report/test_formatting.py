@@ -7,7 +7,7 @@ import math
 import pytest
 
 from megatron_nanguard.records.causes import RankedCause
-from megatron_nanguard.report.formatting import call_words, count, judged, number
+from megatron_nanguard.report.formatting import call_words, count, judged, more_note, number
 from tests.unit.diagnosis.factories import origin
 
 
@@ -40,3 +40,8 @@ def test_a_count_of_zero_is_not_shown_as_unknown() -> None:
 )
 def test_the_confidence_of_a_cause_is_given_in_words(code: str, confidence: float, words: str) -> None:
     assert judged(RankedCause(code, confidence, (), (), (), "")) == words
+
+
+def test_what_is_left_out_is_counted_in_a_note() -> None:
+    assert more_note(2, "more origin") == ("... and 2 more origins",)
+    assert more_note(0, "more origin") == more_note(-1, "more origin") == ()

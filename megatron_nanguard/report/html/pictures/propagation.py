@@ -64,11 +64,9 @@ def propagation_figure(incident: Incident, translate: Translate = str) -> Figure
     if any(node.steps for node in drawn.nodes):
         right = max(right, 2 * WORDS_PIXELS)
     later = room_for_later(drawn.edges)
-    more = (
-        phrase("{transfers} of bad values left out.", transfers=counted(drawn.left_out, "further transfer"))
-        if drawn.left_out
-        else ""
-    )
+    more = ""
+    if drawn.left_out:
+        more = phrase("{transfers} of bad values left out.", transfers=counted(drawn.left_out, "further transfer"))
     return Figure(
         name="propagation",
         title=phrase("Propagation through ranks"),
