@@ -15,53 +15,49 @@ from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.sentinel.vote_flags import Flag, fault_flags, flag_tensor
 
 
-class StepDecisions:
-    """Decides about the steps of one guarded run."""
+def vote_on_step(run: GuardedRun, guarded: GuardedOptimizer, optimizer: MegatronOptimizer, voters: Voters) -> Alarm:
+    """Put together what the ranks found.
 
-    def __init__(self, run: GuardedRun) -> None:
-        self._run = run
+    Args:
+        optimizer: the outermost optimizer that asks for the decision.
+    Collective: all voters. Local work is shielded; the vote is not.
+    """
+    flags = None
+    with run.shield("flags"):
+        guarded.after_reduction()
+        flags = flag_tensor(guarded.step.flag_inputs(optimizer), len(voters.ranks), guarded.torch_device)
+    if flags is None:
+        flags = fault_flags(guarded.torch_device)
+    elif run.shield.fault is not None:
+        flags[Flag.OWN_FAULT] = 1
+    alarm = Alarm(tuple(vote(flags, voters)), optimizer, voters)
+    run.counts["steps_guarded"] += 1
+    return alarm
 
-    def vote(self, guarded: GuardedOptimizer, optimizer: MegatronOptimizer, voters: Voters) -> Alarm:
-        """Put together what the ranks found.
 
-        Args:
-            optimizer: the outermost optimizer that asks for the decision.
-        Collective: all voters. Local work is shielded; the vote is not.
-        """
-        flags = None
-        with self._run.shield("flags"):
-            guarded.after_reduction()
-            flags = flag_tensor(guarded.step.flag_inputs(optimizer), len(voters.ranks), guarded.torch_device)
-        if flags is None:
-            flags = fault_flags(guarded.torch_device)
-        elif self._run.shield.fault is not None:
-            flags[Flag.OWN_FAULT] = 1
-        alarm = Alarm(tuple(vote(flags, voters)), optimizer, voters)
-        self._run.counts["steps_guarded"] += 1
-        return alarm
+def decide(run: GuardedRun, guarded: GuardedOptimizer, alarm: Alarm) -> PolicyOutcome:
+    """What is done about the step, the same on every rank.
 
-    def decide(self, guarded: GuardedOptimizer, alarm: Alarm) -> PolicyOutcome:
-        """What is done about the step, the same on every rank.
+    Collective: all voters, when it is an incident or may be one.
+    """
+    judgement = _judgement(run, guarded, alarm)
+    if judgement is Judgement.CLEAR:
+        return PASS
+    if judgement is Judgement.SKIP:
+        return COUNTED_SKIP
+    return handle(run, guarded, alarm, in_doubt=judgement is Judgement.CHECK)
 
-        Collective: all voters, when it is an incident or may be one.
-        """
-        judgement = self._judgement(guarded, alarm)
-        if judgement is Judgement.CLEAR:
-            return PASS
-        if judgement is Judgement.SKIP:
-            return COUNTED_SKIP
-        return handle(self._run, guarded, alarm, in_doubt=judgement is Judgement.CHECK)
 
-    def _judgement(self, guarded: GuardedOptimizer, alarm: Alarm) -> Judgement:
-        """What the flags mean. The same on every rank: from exchanged flags and counts of them."""
-        overflow, loss = alarm.has(Flag.LOCAL) or alarm.has(Flag.REDUCED), alarm.has(Flag.LOSS)
-        bad = overflow or loss or alarm.has(Flag.DEAD_STEP)
-        self._run.counts["alarms"] += bad
-        judgement = Judgement.INCIDENT if bad else Judgement.CLEAR
-        if alarm.has(Flag.DYNAMIC_SCALE):
-            minimal, raised = alarm.has(Flag.MINIMAL_SCALE), alarm.has(Flag.RAISED_SCALE)
-            of_scaler = guarded.tally.judge(overflow, loss, minimal, raised)
-            judgement = judgement if alarm.has(Flag.DEAD_STEP) else of_scaler
-        if judgement is Judgement.CHECK and alarm.has(Flag.OWN_FAULT):
-            return Judgement.SKIP
-        return judgement
+def _judgement(run: GuardedRun, guarded: GuardedOptimizer, alarm: Alarm) -> Judgement:
+    """What the flags mean. The same on every rank: from exchanged flags and counts of them."""
+    overflow, loss = alarm.has(Flag.LOCAL) or alarm.has(Flag.REDUCED), alarm.has(Flag.LOSS)
+    bad = overflow or loss or alarm.has(Flag.DEAD_STEP)
+    run.counts["alarms"] += bad
+    judgement = Judgement.INCIDENT if bad else Judgement.CLEAR
+    if alarm.has(Flag.DYNAMIC_SCALE):
+        minimal, raised = alarm.has(Flag.MINIMAL_SCALE), alarm.has(Flag.RAISED_SCALE)
+        of_scaler = guarded.tally.judge(overflow, loss, minimal, raised)
+        judgement = judgement if alarm.has(Flag.DEAD_STEP) else of_scaler
+    if judgement is Judgement.CHECK and alarm.has(Flag.OWN_FAULT):
+        return Judgement.SKIP
+    return judgement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from megatron_nanguard.coordination.voting_ranks import Voters
-from megatron_nanguard.guard.step_decisions import StepDecisions
+from megatron_nanguard.guard.step_decisions import decide, vote_on_step
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
@@ -46,7 +46,6 @@ class Steps:
     ) -> None:
         self.optimizers = optimizers
         self._run, self._shield = run, run.shield
-        self._decisions = StepDecisions(run)
         self._give_up, self._leave = give_up, leave
         self._depth = 0
         self._num_unseen = 0
@@ -115,14 +114,14 @@ class Steps:
         if voters is None:
             guarded.step.close()
             return PASS
-        alarm = self._decisions.vote(guarded, optimizer, voters)
-        guarded.decision = self._decisions.decide(guarded, alarm)
+        alarm = vote_on_step(self._run, guarded, optimizer, voters)
+        guarded.decision = decide(self._run, guarded, alarm)
         if alarm.has(Flag.OWN_FAULT):
             # Only now: Megatron's own checks were off when this step's gradients went by.
             self._give_up(voters)
         guarded.step.close()
         with self._shield("drill"):
-            guarded.end_step()
+            guarded.drills.step_ends()
         if guarded.decision.action == "abort":
             self._leave()
         return guarded.decision

@@ -115,10 +115,6 @@ class GuardedOptimizer:
         if self.watcher is not None:
             self.watcher.step_ends()
 
-    def end_step(self) -> None:
-        """End the drills of the step, after the decision about it."""
-        self.drills.step_ends()
-
     @contextmanager
     def drills_again(self) -> Iterator[None]:
         """Around each pass of a replay: the drills of the step fire again, as a real fault would."""

@@ -67,11 +67,6 @@ class ReloadJob:
         """Register the hooks, before the script runs."""
         self._engine.install()
 
-    def remove(self) -> None:
-        """Remove the hooks."""
-        self._host_checks.restore()
-        self._engine.remove()
-
     def chunk_wrapped(self, chunk: ModelChunk) -> None:
         """Switch Megatron's own NaN check off: it would end the step before its gradients can be compared."""
         missing = [self._engine.declined[group] for group in ESSENTIAL if group in self._engine.declined]

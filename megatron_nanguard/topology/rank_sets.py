@@ -7,14 +7,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from itertools import product
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby, product
 from math import prod
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes, RankGroup
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
-from megatron_nanguard.topology.axis_names import ALL_OF, index_of
 from megatron_nanguard.topology.products import Product, cover
+
+_ALL = {
+    "tp": phrase("all tensor-parallel ranks"),
+    "cp": phrase("all context-parallel ranks"),
+    "ep": phrase("all expert-parallel ranks"),
+    "dp": phrase("all data-parallel replicas"),
+    "pp": phrase("all pipeline stages"),
+    "expert_tp": phrase("all expert-tensor-parallel ranks"),
+    "expert_dp": phrase("all expert replicas"),
+}
+"""Words for every index of an axis."""
+_ONE = {
+    "tp": phrase("TP index {index}"),
+    "cp": phrase("CP index {index}"),
+    "ep": phrase("EP index {index}"),
+    "dp": phrase("data-parallel replica {index}"),
+    "pp": phrase("pipeline stage {index}"),
+    "expert_tp": phrase("expert TP index {index}"),
+    "expert_dp": phrase("expert replica {index}"),
+    "rank": phrase("rank {index}"),
+}
+_SEVERAL = {
+    "tp": phrase("TP indices {indices}"),
+    "cp": phrase("CP indices {indices}"),
+    "ep": phrase("EP indices {indices}"),
+    "dp": phrase("data-parallel replicas {indices}"),
+    "pp": phrase("pipeline stages {indices}"),
+    "expert_tp": phrase("expert TP indices {indices}"),
+    "expert_dp": phrase("expert replicas {indices}"),
+    "rank": phrase("ranks {indices}"),
+}
 
 
 def describe(
@@ -32,7 +62,7 @@ def describe(
     readings = [_read(ranks, coordinates, sizes, axes) for axes in _readable(coordinates, sizes)]
     if not readings:
         listed = tuple(sorted(ranks))
-        return (RankGroup("rank", {"rank": listed}, index_of("rank", listed), listed),)
+        return (RankGroup("rank", {"rank": listed}, _index_of("rank", listed), listed),)
     return min(readings, key=_length)
 
 
@@ -99,11 +129,24 @@ def _one_rank(at: Coordinates, sizes: ParallelSizes) -> str:
 def _several(named: Mapping[str, tuple[int, ...]], axes: tuple[str, ...]) -> str:
     if not named:
         return phrase("all ranks")
-    where = joined(LISTED, (index_of(axis, values) for axis, values in named.items()))
-    rest = [ALL_OF[axis] for axis in axes if axis not in named]
+    where = joined(LISTED, (_index_of(axis, values) for axis, values in named.items()))
+    rest = [_ALL[axis] for axis in axes if axis not in named]
     if not rest:
         return where
     # An index inside a group reads as "everywhere"; a replica or a stage is a place that holds the rest.
     if named.keys().isdisjoint(("dp", "expert_dp", "pp")):
         return phrase("{where} everywhere", where=where)
     return phrase("{where} ({rest})", where=where, rest=joined(LISTED, rest))
+
+
+def _index_of(axis: str, indices: Sequence[int]) -> str:
+    """Return the words for some indices of the axis, such as `pipeline stages 0-2, 5`."""
+    if len(indices) == 1:
+        return _ONE[axis].format(index=indices[0])
+    return _SEVERAL[axis].format(indices=_in_runs(indices))
+
+
+def _in_runs(indices: Sequence[int]) -> str:
+    """Return ascending numbers with neighbours as a range: `0-2, 5`."""
+    runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda item: item[1] - item[0])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

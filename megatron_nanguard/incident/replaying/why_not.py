@@ -19,17 +19,14 @@ def why_no_replay(guarded: GuardedOptimizer) -> str:
     if call is None:
         return phrase("the schedule's call was not seen")
     why_not = call.can_replay()[1]
-    if not why_not and _reads_data(guarded) and not call.recording.num_fetched:
+    # The first pipeline stage takes the tokens, and the first of its tensor-parallel ranks reads them for all.
+    reads_data = guarded.coordinates.tp == guarded.coordinates.pp == 0
+    if not why_not and reads_data and not call.recording.num_fetched:
         return phrase(
             "no micro-batch was taken through the data iterator of the schedule; the data came from elsewhere, and "
             "cannot be handed out again"
         )
     return why_not
-
-
-def _reads_data(guarded: GuardedOptimizer) -> bool:
-    """The first pipeline stage takes the tokens, and the first of its tensor-parallel ranks reads them for all."""
-    return guarded.coordinates.tp == guarded.coordinates.pp == 0
 
 
 def refusal(outcome: ExchangeOutcome, why_not: str, fault: str | None) -> ReplaySummary | None:
