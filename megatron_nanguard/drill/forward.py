@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from megatron_nanguard.drill.executions import Execution
-from megatron_nanguard.drill.module_drill import ModuleDrill, replace_first
+from megatron_nanguard.drill.module_drill import Execution, ModuleDrill, replace_first
 from megatron_nanguard.drill.poison import ElementRange
 from megatron_nanguard.drill.targets import DrilledModel
 from megatron_nanguard.drill.trigger import Trigger

@@ -13,7 +13,7 @@ from megatron_nanguard.errors import DrillError
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
-from megatron_nanguard.health import watch_device
+from megatron_nanguard.health.health_watch import watch_device
 from megatron_nanguard.megatron_api import host_program, optimizers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk
 from megatron_nanguard.parameters.global_names import name_modules

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from megatron_nanguard.guarded_run.run_drills import RunDrills
 from megatron_nanguard.guarded_run.run_files import RunFiles
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
-from megatron_nanguard.health import HealthWatch
+from megatron_nanguard.health.health_watch import HealthWatch
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.patch_points import ESSENTIAL, release_line
 from megatron_nanguard.patching.point import KNOWN

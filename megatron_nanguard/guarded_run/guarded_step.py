@@ -22,7 +22,7 @@ from megatron_nanguard.megatron_api.protocols import (
 )
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.replay import StepRecorder
+from megatron_nanguard.replay.step_recorder import StepRecorder
 from megatron_nanguard.sentinel.gradient_norms import AfterReduction, BeforeReduction
 from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.sentinel.random_states import RngStates

@@ -4,7 +4,3 @@ watch = watch_device(rank, device, index)    starts the first poll
 watch.poll()                                 another one, at an incident
 watch.report(at_most=5.0)                    what is new since the first poll
 """
-
-from megatron_nanguard.health.health_watch import HealthWatch, watch_device
-
-__all__ = ["HealthWatch", "watch_device"]

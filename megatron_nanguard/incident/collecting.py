@@ -16,8 +16,8 @@ from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers
 from megatron_nanguard.megatron_api.protocols import MegatronOptimizer
 from megatron_nanguard.records.step.capture import CapturedBatch, CapturedCall, CaptureFile
-from megatron_nanguard.replay import RecordedCall
 from megatron_nanguard.replay.digests import named_digests
+from megatron_nanguard.replay.step_recorder import RecordedCall
 from megatron_nanguard.settings import SAVES_STEP
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,7 +13,6 @@ from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import leave_now
 from megatron_nanguard.device import training_device
 from megatron_nanguard.errors import NanguardError, SettingsError
-from megatron_nanguard.records.machine.screening import RankScreening
 from megatron_nanguard.screening.checks.device_under_test import DeviceUnderTest
 from megatron_nanguard.screening.store_barrier import StoreBarrier
 from megatron_nanguard.screening.timed_operation import TimedResult, run_timed
@@ -78,10 +76,6 @@ class Participant:
             memory_share = MEMORY_SHARES[backend.backend]
         barrier = StoreBarrier(own_client("nanguard/screening"), dist.get_rank(), dist.get_world_size())
         return cls(barrier, DeviceUnderTest(device, backend, memory_share), deadline)
-
-    def as_record(self) -> RankScreening:
-        """A record of this rank without results."""
-        return RankScreening(self.barrier.rank, socket.gethostname(), self.tested.backend.facts().name)
 
     def new_group(self, ranks: tuple[int, ...]) -> tuple[dist.ProcessGroup | None, TimedResult]:
         """Make a process group; None for a rank outside of it, or when its members did not connect.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch.distributed as dist
 
@@ -43,8 +43,10 @@ class RankChecks:
     @property
     def result(self) -> RankScreening:
         """Results of this rank so far."""
-        return replace(
-            self._participant.as_record(),
+        return RankScreening(
+            rank=self._rank,
+            host=socket.gethostname(),
+            device=self._participant.tested.backend.facts().name,
             devices=tuple(self._devices),
             transfers=tuple(self._transfers),
             collectives=tuple(self._collectives),

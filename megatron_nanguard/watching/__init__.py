@@ -4,9 +4,7 @@ watch: step 3, rank 5: backward of decoder.layers.1.mlp.activation: grad_input i
 grad_output was finite; saved in nanguard/runs/20260301T101500Z-1f2e/watch/rank00005_step00000003.pt
 """
 
-from megatron_nanguard.watching.bad_values import BadValues
 from megatron_nanguard.watching.gradient_check import check_grads
-from megatron_nanguard.watching.manual_watch import Watch, watch
-from megatron_nanguard.watching.watcher import Watcher
+from megatron_nanguard.watching.manual_watch import watch
 
-__all__ = ["BadValues", "Watch", "Watcher", "check_grads", "watch"]
+__all__ = ["check_grads", "watch"]

@@ -27,15 +27,10 @@ from megatron.core.pipeline_parallel import schedules
 
 from megatron_nanguard.cpurun import pretrain_gpt
 from megatron_nanguard.device import Device, training_device
-from megatron_nanguard.replay import (
-    DecisionPoint,
-    FirstBad,
-    RecordedCall,
-    StepRecorder,
-    data_iterators,
-    in_place,
-    replay,
-)
+from megatron_nanguard.replay import data_iterators, in_place
+from megatron_nanguard.replay.first_bad import FirstBad
+from megatron_nanguard.replay.in_place import DecisionPoint, replay
+from megatron_nanguard.replay.step_recorder import RecordedCall, StepRecorder
 from megatron_nanguard.sentinel.gradient_norms import BeforeReduction
 
 PLANS = dict(part.split(":") for part in os.environ["REPLAYS"].replace(" ", "").split(";"))

@@ -30,7 +30,8 @@ from megatron_nanguard.megatron_api.schedules import intercept_steps
 from megatron_nanguard.parameters.global_names import name_modules, name_parameters
 from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.trace import RankTrace
-from megatron_nanguard.replay import DecisionPoint, RecordedCall, StepRecorder, replay
+from megatron_nanguard.replay.in_place import DecisionPoint, replay
+from megatron_nanguard.replay.step_recorder import RecordedCall, StepRecorder
 from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.tracing.tracer import Tracer
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.parameters.global_names import name_modules
-from megatron_nanguard.watching import Watcher
+from megatron_nanguard.watching.watcher import Watcher
 
 FAULTY = "decoder.layers.3.mlp"
 BAD_STEP = 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.megatron_api.schedules import Around
-from megatron_nanguard.replay import FirstBad
+from megatron_nanguard.replay.first_bad import FirstBad
 from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 from megatron_nanguard.tracing.tracer import Tracer
 

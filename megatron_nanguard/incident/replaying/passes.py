@@ -17,11 +17,11 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.replaying.pass_observers import PassObserver
 from megatron_nanguard.records.step.replay import CameBack, PassLabel, ReplayPass, Trial
-from megatron_nanguard.replay import DecisionPoint, RecordedCall
-from megatron_nanguard.replay import replay as call_again
 from megatron_nanguard.replay.changed_conditions import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
 from megatron_nanguard.replay.data_iterators import Batch
-from megatron_nanguard.replay.in_place import Exactness
+from megatron_nanguard.replay.in_place import DecisionPoint, Exactness
+from megatron_nanguard.replay.in_place import replay as call_again
+from megatron_nanguard.replay.step_recorder import RecordedCall
 from megatron_nanguard.sentinel.gradient_norms import AfterReduction
 from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.tracing.marker_fill import MarkerFill

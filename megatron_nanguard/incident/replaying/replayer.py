@@ -27,8 +27,7 @@ from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace
-from megatron_nanguard.replay import DecisionPoint
-from megatron_nanguard.replay.in_place import Exactness
+from megatron_nanguard.replay.in_place import DecisionPoint, Exactness
 from megatron_nanguard.tracing.tracer import Tracer
 
 

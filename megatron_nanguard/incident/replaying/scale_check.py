@@ -17,7 +17,7 @@ from megatron_nanguard.incident.replaying.passes import Passes, PassKind
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.postmortem.run_directory import rank_name
 from megatron_nanguard.records.step.replay import Trial
-from megatron_nanguard.replay import DecisionPoint
+from megatron_nanguard.replay.in_place import DecisionPoint
 
 log = logging.getLogger("megatron_nanguard")
 

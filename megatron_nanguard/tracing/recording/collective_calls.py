@@ -117,10 +117,8 @@ def _ins_and_outs(
     buffers = None if operator.is_functional else [tensor for _, tensor in firsts]
     if operator.base.startswith(("recv", "irecv")):
         return [], buffers
-    if (
-        operator.base.startswith("broadcast")
-        and ranks[values.get("root_rank", values.get("src"))] != distributed.get_rank()
-    ):
+    root = values.get("root_rank", values.get("src"))
+    if operator.base.startswith("broadcast") and ranks[root] != distributed.get_rank():
         return [], buffers
     if operator.is_functional or operator.base in _IN_PLACE:
         return firsts, buffers

@@ -16,7 +16,7 @@ from megatron_nanguard.guard import step_decisions
 from megatron_nanguard.guarded_run import guarded_run, run_handshake
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_step import GuardedStep
-from megatron_nanguard.health import HealthWatch
+from megatron_nanguard.health.health_watch import HealthWatch
 from megatron_nanguard.patch_points import POINTS
 from megatron_nanguard.patching.point import PointState, Target
 from megatron_nanguard.postmortem.loading import load_incident

@@ -13,7 +13,7 @@ import torch
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.postmortem.loading import load_incident
-from megatron_nanguard.replay import DecisionPoint
+from megatron_nanguard.replay.in_place import DecisionPoint
 from tests.unit.conftest import Log
 from tests.unit.guarded import Install
 from tests.unit.one_rank import ONES, Trainer, trainer

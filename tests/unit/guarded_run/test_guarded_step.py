@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from megatron_nanguard.replay import StepRecorder
+from megatron_nanguard.replay.step_recorder import StepRecorder
 from tests.unit.conftest import Log
 from tests.unit.guarded_run.watched import Watched
 from tests.unit.one_rank import ONES

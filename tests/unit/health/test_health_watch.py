@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from megatron_nanguard.device import NpuDevice, device_of
-from megatron_nanguard.health import ascend, health_watch, polling, watch_device
-from megatron_nanguard.health.health_watch import HealthWatch, differences
+from megatron_nanguard.health import ascend, health_watch, polling
+from megatron_nanguard.health.health_watch import HealthWatch, differences, watch_device
 from megatron_nanguard.health.host_machine import HostMachine
 from megatron_nanguard.health.kernel_log import KernelLog
 from megatron_nanguard.health.nvidia import Nvml

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.health import HealthWatch, polling
+from megatron_nanguard.health import polling
+from megatron_nanguard.health.health_watch import HealthWatch
 from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.postmortem.loading import load_incident
 from megatron_nanguard.records.incident import Incident

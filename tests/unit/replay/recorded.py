@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.device import CpuDevice
-from megatron_nanguard.replay import RecordedCall, StepRecorder
+from megatron_nanguard.replay.step_recorder import RecordedCall, StepRecorder
 from tests.unit.one_rank import Trainer, trainer
 
 TWO = (torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]))

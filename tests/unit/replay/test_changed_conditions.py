@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from megatron_nanguard.device.cpu import CpuDevice
-from megatron_nanguard.replay import DecisionPoint, replay
 from megatron_nanguard.replay.changed_conditions import Synchronous, lower_scale
+from megatron_nanguard.replay.in_place import DecisionPoint, replay
 from tests.unit.replay.recorded import FIRST, SECOND, Recorded
 
 

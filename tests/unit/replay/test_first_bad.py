@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from megatron_nanguard.replay import FirstBad, replay
+from megatron_nanguard.replay.first_bad import FirstBad
+from megatron_nanguard.replay.in_place import replay
 from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 from tests.unit.megatron_api.chunks import Chunk
 from tests.unit.replay.recorded import TWO, Recorded

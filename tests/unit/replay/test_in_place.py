@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron_nanguard.replay import DecisionPoint, replay
+from megatron_nanguard.replay.in_place import DecisionPoint, replay
 from tests.unit.replay.recorded import FIRST, SECOND, TWO, Recorded
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from megatron_nanguard.device import CpuDevice
-from megatron_nanguard.replay import StepRecorder
+from megatron_nanguard.replay.step_recorder import StepRecorder
 from tests.unit.one_rank import ONES
 from tests.unit.replay.recorded import TWO, Recorded
 

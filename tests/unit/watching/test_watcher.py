@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.patching.shield import Shield
-from megatron_nanguard.watching import Watcher
+from megatron_nanguard.watching.watcher import Watcher
 from tests.unit.conftest import Log
 from tests.unit.watching.models import GOOD, STEEP, Block, leaf
 

@@ -15,7 +15,7 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.incident.replaying.pass_observers import PassObserver
 from megatron_nanguard.incident.replaying.passes import NOWHERE, PassAgreement, Passes, PassKind, RankPass
 from megatron_nanguard.records.step.replay import ReplayPass
-from megatron_nanguard.replay import DecisionPoint
+from megatron_nanguard.replay.in_place import DecisionPoint
 from megatron_nanguard.tracing.tracer import Tracer
 from tests.unit.capture.steps import guard_optimizer, run_step
 from tests.unit.one_rank import ONES, Trainer, trainer
