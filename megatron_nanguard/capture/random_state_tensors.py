@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,18 +34,15 @@ def put_together(record: CapturedRandom, tensors: Mapping[str, Tensor]) -> RngSt
     Raises:
         KeyError: a tensor is missing.
     """
+    numpy = None
+    if record.numpy is not None:
+        name, *rest = record.numpy
+        numpy = (name, tensors[NUMPY].to(torch.uint32).numpy(), *rest)
     return RngStates(
         python=(record.python_version, tuple(tensors[PYTHON].tolist()), record.python_gauss),
-        numpy=_numpy(record, tensors),
+        numpy=numpy,
         torch_cpu=tensors[TORCH],
         device=tensors[DEVICE],
         tracker={name: tensors[TRACKER + name] for name in record.tracker},
         current=record.current,
     )
-
-
-def _numpy(record: CapturedRandom, tensors: Mapping[str, Tensor]) -> tuple[Any, ...] | None:
-    if record.numpy is None:
-        return None
-    name, *rest = record.numpy
-    return (name, tensors[NUMPY].to(torch.uint32).numpy(), *rest)

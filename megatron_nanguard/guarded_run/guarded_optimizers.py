@@ -53,12 +53,12 @@ class GuardedOptimizers:
         self._add(optimizer, chunks)
 
     def training(self, chunks: Sequence[ModelChunk]) -> GuardedOptimizer:
-        """The optimizer whose chunks a schedule trains; one built past the factory is put under guard here."""
-        return self._of_chunks(chunks) or self._add(None, self._sorted_with(chunks))
+        """The optimizer whose chunks a schedule trains.
 
-    def _sorted_with(self, chunks: Sequence[ModelChunk]) -> Sequence[ModelChunk]:
-        """The chunks whose parameters were sorted together with these, as far as that was seen."""
-        return next((known for known in self._sorted if _have_common(known, chunks)), chunks)
+        One built past the factory is put under guard here, with the chunks whose parameters were sorted together.
+        """
+        sorted_together = next((known for known in self._sorted if _have_common(known, chunks)), chunks)
+        return self._of_chunks(chunks) or self._add(None, sorted_together)
 
     def _add(self, optimizer: MegatronOptimizer | None, chunks: Sequence[ModelChunk]) -> GuardedOptimizer:
         run = self._run

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.parameters.parameter_map import ParameterMap, map_file
@@ -79,9 +78,8 @@ class RunFiles:
         notes: tuple[str, ...],
     ) -> None:
         """How the guard fared on this rank."""
-        status = Status(
-            rank=self.rank, coordinates=coordinates, points_fired=dict(fired), notes=notes, **_known(counts)
-        )
+        known = {name: counts.get(name, 0) for name in ("steps_guarded", "alarms", "incidents", "scale_checks")}
+        status = Status(rank=self.rank, coordinates=coordinates, points_fired=dict(fired), notes=notes, **known)
         self.directory.write(f"status/rank{self.rank:05d}.json", status)
 
 
@@ -95,10 +93,6 @@ def _arguments() -> dict[str, str]:
 def _command_line() -> tuple[str, ...]:
     """The command line, where the host has parsed one; else it belongs to another program, and is not written down."""
     return () if host_program.arguments() is None else tuple(without_ours(sys.argv))
-
-
-def _known(counts: Mapping[str, int]) -> dict[str, Any]:
-    return {name: counts.get(name, 0) for name in ("steps_guarded", "alarms", "incidents", "scale_checks")}
 
 
 def _root(settings: Settings) -> str:

@@ -108,11 +108,7 @@ def norm_by_layer(guarded: GuardedOptimizer) -> dict[str, float | None]:
         for param, norm in zip(bucket.params, bucket.norms.tolist(), strict=True):
             norms[layer_of(guarded.names.entry(param).name)].append(norm)
     layers = dict.fromkeys(layer_of(entry.name) for entry in guarded.names.entries)
-    return {layer: _rounded(_root(norms[layer])) if norms[layer] else None for layer in layers}
-
-
-def _rounded(norm: float) -> float:
-    return float(f"{norm:.{NORM_DIGITS}g}")
+    return {layer: float(f"{_root(norms[layer]):.{NORM_DIGITS}g}") if norms[layer] else None for layer in layers}
 
 
 def _reduced(guarded: GuardedOptimizer) -> tuple[float | None, list[BadParameter]]:
