@@ -63,7 +63,11 @@ class KernelLog:
                 self._descriptor = -1
 
     def counts(self) -> dict[str, Counter[str]]:
-        """Lines since the log was opened: "host" or the PCI address that they name, to kind, to count."""
+        """Count the lines about hardware since the log was opened.
+
+        Returns:
+            For each device (its PCI address; "host" where a line names none) the number of lines of each kind.
+        """
         with self._lock:
             for line in self._lines():
                 self._count(line)

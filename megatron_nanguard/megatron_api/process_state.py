@@ -100,7 +100,10 @@ def keep_timers() -> Callable[[], None]:
 
 
 def keep_rerun_machine() -> Callable[[], None]:
-    """Note the state of Megatron's rerun state machine; nothing before 0.10, which has none."""
+    """Copy the state of Megatron's rerun state machine, and return a function that puts it back.
+
+    Megatron before 0.10 has no such machine; the function does nothing then.
+    """
     machine = _rerun_machine()
     if machine is None:
         return lambda: None

@@ -123,7 +123,10 @@ class _Search:
         return self._known[point]
 
     def _grown(self, point: Point) -> Iterator[Product]:
-        """Yield products around a point: every choice on all axes but the longest, there as far as it goes."""
+        """Yield products that contain a point and lie in the set.
+
+        On the axis with most indices each product reaches as far as it can; on the others every choice is tried.
+        """
         reach = self._reach[point]
         longest = max(range(len(point)), key=lambda axis: len(reach[axis]))
         choices = [
