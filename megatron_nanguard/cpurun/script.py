@@ -27,7 +27,7 @@ def run_script(script: str, args: Sequence[str], on_failure: Callable[[], None] 
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leaving:
-        code = _exit_code(leaving)
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         if code:
             on_failure()
         if isinstance(leaving.code, str):
@@ -38,12 +38,6 @@ def run_script(script: str, args: Sequence[str], on_failure: Callable[[], None] 
         traceback.print_exc()
         return 1
     return 0
-
-
-def _exit_code(leaving: SystemExit) -> int:
-    if leaving.code is None:
-        return 0
-    return leaving.code if isinstance(leaving.code, int) else 1
 
 
 def run_under_torchrun(script: str, args: Sequence[str], in_rank: Callable[[], None] | None = None) -> int:

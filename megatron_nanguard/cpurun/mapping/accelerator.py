@@ -7,22 +7,21 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
-from megatron_nanguard.cpurun.mapping.device_arguments import on_cpu
+from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes
+from megatron_nanguard.cpurun.mapping.device_arguments import made_for_cpu
 
 
 def map_accelerator(changes: ChangedAttributes, torch: ModuleType) -> None:
     """`torch.accelerator` reports that there is none, autocast casts on the CPU, profiler ranges do nothing."""
     # torch's Adam asks torch.accelerator every step and would start the CUDA runtime; DataLoader would pin memory.
-    no_accelerator: dict[str, object] = {
+    no_accelerator = {
         "current_accelerator": lambda check_available=False: None,
         "is_available": lambda: False,
         "device_count": lambda: 0,
     }
-    for name, answer in no_accelerator.items():
-        changes.put(torch.accelerator, name, answer)
-    changes.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
-    ranges: dict[str, object] = {
+    changes.put_all(torch.accelerator, no_accelerator)
+    changes.wrap(torch.amp.autocast_mode.autocast, "__init__", made_for_cpu)
+    no_ranges = {
         "range_push": lambda msg: 0,
         "range_pop": lambda: 0,
         "range_start": lambda msg: 0,
@@ -30,15 +29,7 @@ def map_accelerator(changes: ChangedAttributes, torch: ModuleType) -> None:
         "mark": lambda msg: None,
         "range": _no_range,
     }
-    for name, answer in ranges.items():
-        changes.put(torch.cuda.nvtx, name, answer)
-
-
-def _casting_on_cpu(original: Function) -> Function:
-    def init(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, on_cpu(device_type), *args, **kwargs)
-
-    return init
+    changes.put_all(torch.cuda.nvtx, no_ranges)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Function = Callable[..., Any]
@@ -31,6 +31,11 @@ class ChangedAttributes:
         """Set `owner.name`, and remember the value that the owner itself had; an inherited attribute does not count."""
         self._entries.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
+
+    def put_all(self, owner: Any, values: Mapping[str, object]) -> None:
+        """Set several attributes of one owner, by name."""
+        for name, value in values.items():
+            self.put(owner, name, value)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Function]) -> None:
         """Replace the callable `owner.name` by `make(original)`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from megatron_nanguard.cpurun.mapping.changes import Function
+
 
 class CurrentDevice:
     """The index that `torch.cuda.set_device` chose; every index is the CPU."""
@@ -47,3 +49,8 @@ def is_cuda(device: Any) -> bool:
 def on_cpu(device: Any) -> Any:
     """Return "cpu" for a cuda device, and any other device unchanged."""
     return "cpu" if is_cuda(device) else device
+
+
+def made_for_cpu(constructor: Function) -> Function:
+    """Wrap the constructor of a context that takes a device: "cpu" in place of a cuda device."""
+    return lambda self, device, *args, **kwargs: constructor(self, on_cpu(device), *args, **kwargs)

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
-from megatron_nanguard.cpurun.mapping.device_arguments import is_cuda, on_cpu
+from megatron_nanguard.cpurun.mapping.device_arguments import is_cuda, made_for_cpu, on_cpu
 
 FACTORIES = (
     "empty",
@@ -47,19 +47,19 @@ METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_
 def map_factories(changes: ChangedAttributes, torch: ModuleType) -> None:
     """Make tensors on the CPU where Megatron passes `device="cuda"`, a device index, or `pin_memory`."""
     for name in FACTORIES:
-        changes.wrap(torch, name, _making_on_cpu)
+        changes.wrap(torch, name, making_on_cpu)
     for name in METHODS:
-        changes.wrap(torch.Tensor, name, _making_on_cpu)
+        changes.wrap(torch.Tensor, name, making_on_cpu)
     changes.wrap(torch, "load", _loading_to_cpu)
     contexts = importlib.import_module("torch.utils._device")  # torch imports it at the first `with`
     # `with torch.device("cuda"):` sets the device of the tensors made inside.
-    changes.wrap(
-        contexts.DeviceContext, "__init__", lambda original: lambda self, device: original(self, on_cpu(device))
-    )
+    changes.wrap(contexts.DeviceContext, "__init__", made_for_cpu)
     changes.put(torch, "Generator", _generator_class(torch.Generator))
 
 
-def _making_on_cpu(original: Function) -> Function:
+def making_on_cpu(original: Function) -> Function:
+    """Wrap a function that takes `device` and `pin_memory` by keyword."""
+
     def make(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
             kwargs["device"] = on_cpu(kwargs["device"])

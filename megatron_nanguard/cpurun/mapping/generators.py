@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from megatron_nanguard.cpurun.mapping.changes import ChangedAttributes, Function
-from megatron_nanguard.cpurun.mapping.device_arguments import device_count, is_cuda
+from megatron_nanguard.cpurun.mapping.device_arguments import device_count
+from megatron_nanguard.cpurun.mapping.factories import making_on_cpu
 
 DRAWING_FACTORIES = ("rand", "randn", "randint", "randperm")
 
@@ -55,7 +56,7 @@ def _map_device_generator(changes: ChangedAttributes, torch: ModuleType, generat
     def set_all(states: Iterable[Any]) -> None:
         generator.set_state(next(iter(states)))
 
-    answers: dict[str, object] = {
+    answers = {
         "get_rng_state": lambda device="cuda": generator.get_state(),
         "set_rng_state": lambda new_state, device="cuda": generator.set_state(new_state),
         "get_rng_state_all": lambda: [generator.get_state()],
@@ -66,9 +67,8 @@ def _map_device_generator(changes: ChangedAttributes, torch: ModuleType, generat
         "seed": lambda: generator.seed(),
         "seed_all": lambda: generator.seed(),
     }
-    for name, answer in answers.items():
-        changes.put(torch.cuda, name, answer)
-        changes.put(torch.cuda.random, name, answer)
+    changes.put_all(torch.cuda, answers)
+    changes.put_all(torch.cuda.random, answers)
     changes.put(torch.cuda, "default_generators", DefaultGenerators(generator))
 
 
@@ -90,23 +90,19 @@ def _map_cpu_generator(changes: ChangedAttributes, torch: ModuleType, device_gen
         "set_rng_state": lambda new_state: cpu.set_state(new_state),
         "default_generator": cpu,
     }
-    for name, answer in answers.items():
-        changes.put(torch, name, answer)
-        changes.put(torch.random, name, answer)
+    changes.put_all(torch, answers)
+    changes.put_all(torch.random, answers)
 
 
 def _drawing_from(original: Function, cpu: Any) -> Function:
     """Draw from the CPU's generator, unless a cuda device or a generator is given."""
+    make = making_on_cpu(original)
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        if is_cuda(device):
-            kwargs["device"] = "cpu"
-        elif kwargs.get("generator") is None and (device is None or str(device) == "cpu"):
+        if kwargs.get("generator") is None and (device is None or str(device) == "cpu"):
             kwargs["generator"] = cpu
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
-        return original(*args, **kwargs)
+        return make(*args, **kwargs)
 
     return draw
 

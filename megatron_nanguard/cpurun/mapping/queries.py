@@ -109,8 +109,7 @@ def map_queries(changes: ChangedAttributes, torch: ModuleType) -> None:
         "can_device_access_peer": lambda device, peer_device: False,
         "_get_device_index": lambda device, optional=False, allow_cpu=False: index_of(device),
     }
-    for name, answer in answers.items():
-        changes.put(torch.cuda, name, answer)
+    changes.put_all(torch.cuda, answers)
 
 
 def map_memory(changes: ChangedAttributes, torch: ModuleType) -> None:
@@ -124,7 +123,7 @@ def map_memory(changes: ChangedAttributes, torch: ModuleType) -> None:
         "memory_snapshot": lambda *args, **kwargs: [],
         "mem_get_info": lambda device=None: (PROPERTIES.total_memory, PROPERTIES.total_memory),
     }
-    for name, answer in answers.items():
-        changes.put(torch.cuda, name, answer)
-        if hasattr(torch.cuda.memory, name):
-            changes.put(torch.cuda.memory, name, answer)
+    changes.put_all(torch.cuda, answers)
+    changes.put_all(
+        torch.cuda.memory, {name: each for name, each in answers.items() if hasattr(torch.cuda.memory, name)}
+    )

@@ -119,5 +119,4 @@ def map_streams(changes: ChangedAttributes, torch: ModuleType) -> None:
         "is_current_stream_capturing": lambda: False,
         "_sleep": lambda cycles: None,
     }
-    for name, answer in answers.items():
-        changes.put(torch.cuda, name, answer)
+    changes.put_all(torch.cuda, answers)

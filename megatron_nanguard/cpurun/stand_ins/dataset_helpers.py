@@ -41,11 +41,10 @@ def _loaded_from_wheel() -> bool:
     compiled = _compiled_in_wheel()
     if compiled is None:
         return False
-    loader = importlib.machinery.ExtensionFileLoader(MODULE, str(compiled))
-    spec = importlib.util.spec_from_file_location(MODULE, compiled, loader=loader)
-    assert spec is not None
+    spec = importlib.util.spec_from_file_location(MODULE, compiled)
+    assert spec is not None and spec.loader is not None, "the suffix is that of a compiled module"
     module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     sys.modules[MODULE] = module
     print(
         f"[cpu-run] the tree has no compiled helpers_cpp: taken from the installed wheel, {compiled}", file=sys.stderr

@@ -31,7 +31,9 @@ def keep_help_texts(changes: ChangedAttributes, argument_utils: ModuleType) -> N
     factory = getattr(argument_utils, "ArgumentGroupFactory", None)
     if hasattr(factory, "_get_field_docstrings"):
         changes.wrap(factory, "_get_field_docstrings", _cached)
-        _read_all_help_texts()
+        arguments: Any = sys.modules.get("megatron.training.arguments")
+        if hasattr(arguments, "add_megatron_arguments"):
+            arguments.add_megatron_arguments(argparse.ArgumentParser())  # fills the cache before the ranks are forked
 
 
 def _cached(original: Function) -> Function:
@@ -43,10 +45,3 @@ def _cached(original: Function) -> Function:
         return dict(known[config_class])
 
     return field_docstrings
-
-
-def _read_all_help_texts() -> None:
-    """Fill the cache before the ranks are forked."""
-    arguments = sys.modules.get("megatron.training.arguments")
-    if arguments is not None and hasattr(arguments, "add_megatron_arguments"):
-        arguments.add_megatron_arguments(argparse.ArgumentParser())
