@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.buffers import bucket_groups, bucket_params, buckets, local_gradient
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.sentinel.gradient_norms import BucketNorms
-
-
-@dataclass(frozen=True, eq=False)
-class _Look:
-    microbatch: int
-    params: list[Parameter]
-    ranges: Tensor
 
 
 class FirstBad:
@@ -31,7 +22,7 @@ class FirstBad:
 
     def __init__(self, chunks: Sequence[ModelChunk]) -> None:
         self._chunks = chunks
-        self._looks: list[_Look] = []
+        self._looks: list[tuple[int, Tensor]] = []
         self._last = 0
 
     @torch.no_grad()
@@ -47,44 +38,29 @@ class FirstBad:
         self._last = max(self._last, microbatch)
         module = self._chunks[chunk]
         in_flight = _in_flight(module)
-        by_dtype: dict[torch.dtype, list[tuple[Parameter, Tensor]]] = {}
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for param in module.parameters():
             gradient = None if id(param) in in_flight else local_gradient(param)
             if gradient is not None and gradient.data.numel():
-                by_dtype.setdefault(gradient.data.dtype, []).append((param, gradient.data))
-        for dtype, pairs in by_dtype.items():
-            ranges = torch.empty(len(pairs), 2, dtype=dtype, device=pairs[0][1].device)
-            for slot, (_, data) in zip(ranges, pairs, strict=True):
+                by_dtype.setdefault(gradient.data.dtype, []).append(gradient.data)
+        for dtype, gradients in by_dtype.items():
+            ranges = torch.empty(len(gradients), 2, dtype=dtype, device=gradients[0].device)
+            for slot, data in zip(ranges, gradients, strict=True):
                 torch.aminmax(data, out=(slot[0], slot[1]))
-            self._looks.append(_Look(microbatch, [param for param, _ in pairs], ranges))
+            self._looks.append((microbatch, ranges))
 
-    def read(self, before_reduction: Sequence[BucketNorms] = ()) -> dict[int, list[Parameter]]:
-        """Return the parameters whose gradients turned bad, by micro-batch, in the order in which it happened.
+    def read(self, before_reduction: Sequence[BucketNorms] = ()) -> int | None:
+        """Return the first micro-batch after which a gradient was bad; None if there is none.
 
         Args:
             before_reduction: bucket norms of the same pass. A gradient that is bad there and was still finite at the
                 last check turned bad in the last micro-batch, when its reduction was in flight already.
         Sync: host reads; only on an incident.
         """
-        bad: dict[int, list[Parameter]] = {}
-        seen: set[int] = set()
-        for look in self._looks:
-            finite = torch.isfinite(look.ranges).all(dim=1).tolist()
-            _add(bad, seen, look.microbatch, [p for p, fine in zip(look.params, finite, strict=True) if not fine])
-        for bucket in before_reduction:
-            finite = torch.isfinite(bucket.norms).tolist()
-            if len(finite) == len(bucket.params):
-                _add(bad, seen, self._last, [p for p, fine in zip(bucket.params, finite, strict=True) if not fine])
-            elif not all(finite) and not any(id(param) in seen for param in bucket.params):
-                _add(bad, seen, self._last, list(bucket.params))
-        return bad
-
-
-def _add(bad: dict[int, list[Parameter]], seen: set[int], microbatch: int, params: Sequence[Parameter]) -> None:
-    new = [param for param in params if id(param) not in seen]
-    if new:
-        bad.setdefault(microbatch, []).extend(new)
-        seen.update(id(param) for param in new)
+        bad = [microbatch for microbatch, ranges in self._looks if not bool(torch.isfinite(ranges).all())]
+        if not all(bool(torch.isfinite(bucket.norms).all()) for bucket in before_reduction):
+            bad.append(self._last)
+        return min(bad, default=None)
 
 
 def _in_flight(chunk: ModelChunk) -> set[int]:

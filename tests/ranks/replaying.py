@@ -119,7 +119,7 @@ def replayed(call: RecordedCall, what: str) -> dict[str, Any]:
         "tolerance": exactness.tolerance,
         "losses_equal": [one.tolist() for one, _ in first_losses] == [one.tolist() for one, _ in again_losses],
         "still_differs": point.put_back(),
-        "bad": sorted(bad.read(host.before.taken())),
+        "bad": bad.read(host.before.taken()),
         "seconds": result.seconds,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,8 @@ class PassObserver:
     Attributes:
         surrounding: entered around the schedule's call.
         after_backward: called with micro-batch and chunk when a backward step of a chunk is over.
-        bad_microbatches: gives the micro-batches in which a gradient turned bad, from the norms before the reduction
-            of the same pass.
+        first_bad: gives the first micro-batch in which a gradient turned bad, from the norms before the reduction of
+            the same pass.
         finish: called when the pass is over; its gradients are those that the optimizer would get.
         heard_loss: called with the micro-batch and its loss at the moment it is known.
         around_step: entered around each forward and backward step of the schedule.
@@ -32,7 +32,7 @@ class PassObserver:
 
     surrounding: AbstractContextManager[Any]
     after_backward: Callable[[int | None, int], None]
-    bad_microbatches: Callable[[Sequence[BucketNorms]], Iterable[int]]
+    first_bad: Callable[[Sequence[BucketNorms]], int | None]
     finish: Callable[[], None] = lambda: None
     heard_loss: Callable[[int, Tensor], None] | None = None
     around_step: Around | None = None
@@ -50,4 +50,4 @@ class PassObserver:
     @classmethod
     def tracing(cls, tracer: Tracer) -> PassObserver:
         """Lets a tracer read along. The micro-batch it traces was found before, so it reports none."""
-        return cls(tracer, tracer.after_backward, lambda before: (), tracer.finish, tracer.add_loss, tracer.at)
+        return cls(tracer, tracer.after_backward, lambda before: None, tracer.finish, tracer.add_loss, tracer.at)

@@ -157,8 +157,10 @@ class Passes:
             exactness = point.compare(result)
         self.stages.append(f"{kind.label}{where}: {result.seconds:.2f} s")
         now = [loss for loss, _ in losses.read()]
-        bad = [*observer.bad_microbatches(before.taken())]
-        bad += [microbatch for microbatch, loss in enumerate(now) if not math.isfinite(loss)]
+        bad = [microbatch for microbatch, loss in enumerate(now) if not math.isfinite(loss)]
+        first_bad = observer.first_bad(before.taken())
+        if first_bad is not None:
+            bad.append(first_bad)
         norms = [bucket.norms for bucket in before.taken()] + ([] if after.norms is None else [after.norms])
         came_back = bool(bad) or any(not bool(torch.isfinite(norm).all()) for norm in norms)
         return Pass(came_back, min(bad, default=NOWHERE), exactness, self._same_losses(now))
