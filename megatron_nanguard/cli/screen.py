@@ -67,8 +67,7 @@ def command(
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a job can only be screened where torch is installed: {error}") from None
     sizes = screening.layout_of(world_size(), tp=tp, pp=pp, cp=cp, ep=ep, expert_tp=expert_tp)
-    request = screening.Request(sizes, deadline, memory_share)
-    return screening.screen(request, lambda result: _show(result, json_file))
+    return screening.screen(sizes, deadline, memory_share, lambda result: _show(result, json_file))
 
 
 def _refuse_unwritable(file: Path | None) -> None:

@@ -12,6 +12,6 @@ hangs is named. `grad_check/` compares the gradients of a user's model over the 
 from __future__ import annotations
 
 from megatron_nanguard.screening.parallel_groups import layout_of
-from megatron_nanguard.screening.sequence import Request, screen
+from megatron_nanguard.screening.sequence import screen
 
-__all__ = ["Request", "layout_of", "screen"]
+__all__ = ["layout_of", "screen"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
@@ -21,26 +20,15 @@ RESULT_SECONDS = 20.0
 """Longest wait for the results and for the exit code, after the last stage."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is to be screened.
+def screen(
+    sizes: ParallelSizes, deadline: float, memory_share: float | None, report: Callable[[Screening], None]
+) -> int:
+    """Screen the ranks of this job; every rank calls it with the same arguments.
 
-    Attributes:
+    Args:
         sizes: the layout.
         deadline: longest wait for one operation, in seconds.
         memory_share: share of each device's free memory that is tested; None for the default of its kind.
-    """
-
-    sizes: ParallelSizes
-    deadline: float
-    memory_share: float | None
-
-
-def screen(request: Request, report: Callable[[Screening], None]) -> int:
-    """Screen the ranks of this job; every rank calls it.
-
-    Args:
-        request: the same on every rank.
         report: called with the result, on the lowest rank that is there.
     Returns:
         0 when there is no outlier, else 1; the same on all ranks.
@@ -48,8 +36,8 @@ def screen(request: Request, report: Callable[[Screening], None]) -> int:
     """
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     began = time.monotonic()
-    participant = Participant.join(request.deadline, request.memory_share)
-    rank_checks = RankChecks(participant, request.sizes)
+    participant = Participant.join(deadline, memory_share)
+    rank_checks = RankChecks(participant, sizes)
     missing: dict[int, str] = {}
     try:
         rank_checks.run()
@@ -63,15 +51,15 @@ def screen(request: Request, report: Callable[[Screening], None]) -> int:
         screening = Screening(
             started=started,
             seconds=time.monotonic() - began,
-            sizes=request.sizes,
-            outliers=find_outliers(results, missing, _rank_names(request.sizes)),
+            sizes=sizes,
+            outliers=find_outliers(results, missing, _rank_names(sizes)),
             hints=hints(results),
             notes=(*rank_checks.notes, *_unsupported(results)),
             ranks=tuple(results),
         )
         report(screening)
         barrier.set_exit_code(int(bool(screening.outliers)))
-    code = barrier.exit_code(RESULT_SECONDS + request.deadline)
+    code = barrier.exit_code(RESULT_SECONDS + deadline)
     participant.leave(code, len(missing))
     return code
 

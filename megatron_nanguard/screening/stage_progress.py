@@ -17,22 +17,20 @@ class StageProgress:
     """
 
     def __init__(self, steps: int, is_shown: bool) -> None:
-        self._is_shown = is_shown
-        self._bar: Progress | None = None
-        if is_shown and sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("screening", total=steps)
+        has_bar = is_shown and sys.stderr.isatty()
+        self._prints_lines = is_shown and not has_bar
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        console = Console(stderr=True, quiet=not has_bar)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not has_bar)
+        self._task = self._bar.add_task("screening", total=steps)
         self._stage = ""
 
     def __enter__(self) -> StageProgress:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def step(self, stage: str, detail: str) -> None:
         """Show the next step.
@@ -41,9 +39,7 @@ class StageProgress:
             stage: such as "links".
             detail: the step in that stage.
         """
-        if self._bar is not None:
-            self._bar.update(self._task, description=f"{stage}: {detail}")
-            self._bar.advance(self._task)
-        elif self._is_shown and stage != self._stage:
+        self._bar.update(self._task, description=f"{stage}: {detail}", advance=1)
+        if self._prints_lines and stage != self._stage:
             print(f"screening {stage}", file=sys.stderr, flush=True)
         self._stage = stage

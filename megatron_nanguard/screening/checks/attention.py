@@ -36,8 +36,7 @@ def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
 
 
 def _softmax(tested: DeviceUnderTest, scores: Tensor, dtype: torch.dtype) -> DeviceCheck:
-    on_device = tested.spread(scores)
-    outputs, seconds = tested.repeat(lambda: torch.softmax(on_device, -1))
+    outputs, seconds = tested.repeat(lambda on_device: torch.softmax(on_device, -1), scores)
     expected = torch.softmax(scores.double(), -1)
     name = f"causal softmax, {dtype_name(dtype)}"
     return within(name, outputs, expected, BOUND[dtype] * expected + SMALLEST, seconds)
@@ -45,7 +44,6 @@ def _softmax(tested: DeviceUnderTest, scores: Tensor, dtype: torch.dtype) -> Dev
 
 def _exp(tested: DeviceUnderTest) -> DeviceCheck:
     arguments = torch.linspace(-80.0, 80.0, HEADS * LENGTH * LENGTH)
-    on_device = tested.spread(arguments)
-    outputs, seconds = tested.repeat(lambda: torch.exp(on_device))
+    outputs, seconds = tested.repeat(torch.exp, arguments)
     expected = torch.exp(arguments.double())
     return within("exp, float32", outputs, expected, BOUND[torch.float32] * expected, seconds)

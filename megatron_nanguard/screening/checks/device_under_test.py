@@ -43,20 +43,22 @@ class DeviceUnderTest:
         sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.backend.backend == "cpu" else 1
         return int(self.backend.free_bytes() * self.memory_share / sharing)
 
-    def spread(self, problem: Tensor) -> Tensor:
-        """Copy the problem to the device `copies` times, each in its own memory."""
-        return problem.to(self.device).expand(self.copies, *problem.shape).contiguous()
+    def repeat(self, compute: Callable[..., Tensor], *problem: Tensor) -> tuple[Sequence[Tensor], float]:
+        """Run a computation `REPEATS` times on the device.
 
-    def repeat(self, compute: Callable[[], Tensor]) -> tuple[Sequence[Tensor], float]:
-        """Run a computation `REPEATS` times; returns the outputs in host memory, and the seconds of the fastest call.
-
+        Args:
+            compute: takes the tensors of the problem.
+            problem: copied to the device `copies` times, each copy into memory of its own.
+        Returns:
+            The outputs, [copies, ...] in host memory, and the seconds of the fastest call.
         Sync: the host waits for the device.
         """
+        on_device = [each.to(self.device).expand(self.copies, *each.shape).contiguous() for each in problem]
         outputs, seconds = [], []
         for _ in range(REPEATS):
             self.backend.synchronize()
             began = time.monotonic()
-            output = compute()
+            output = compute(*on_device)
             self.backend.synchronize()
             seconds.append(time.monotonic() - began)
             outputs.append(output.cpu())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from megatron_nanguard.records.machine.screening import DeviceCheck
 from megatron_nanguard.screening.checks.comparing import exact, within
@@ -36,18 +35,12 @@ def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
 def _whole_numbers(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
     a = integers((ROWS, INNER), LARGEST[dtype], name, "a").to(dtype)
     b = integers((INNER, ROWS), LARGEST[dtype], name, "b").to(dtype)
-    outputs, seconds = _products(tested, a, b)
+    outputs, seconds = tested.repeat(torch.matmul, a, b)
     return exact(name, outputs, a.double() @ b.double(), seconds)
 
 
 def _normal_numbers(tested: DeviceUnderTest, dtype: torch.dtype, name: str) -> DeviceCheck:
     a, b = normals((ROWS, INNER), name, "a").to(dtype), normals((INNER, ROWS), name, "b").to(dtype)
-    outputs, seconds = _products(tested, a, b)
+    outputs, seconds = tested.repeat(torch.matmul, a, b)
     bound = BOUND[dtype] * (a.double().abs() @ b.double().abs())
     return within(name, outputs, a.double() @ b.double(), bound, seconds)
-
-
-def _products(tested: DeviceUnderTest, a: Tensor, b: Tensor) -> tuple[list[Tensor], float]:
-    left, right = tested.spread(a), tested.spread(b)
-    outputs, seconds = tested.repeat(lambda: torch.matmul(left, right))
-    return list(outputs), seconds

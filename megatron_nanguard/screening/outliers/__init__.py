@@ -33,18 +33,14 @@ def find_bad_devices(ranks: Sequence[RankScreening], rank_name: Callable[[int], 
     """Name devices that gave wrong values; when all devices fail the same check, name them as one group."""
     bad = {each.rank: [check for check in each.devices if check.result != "right"] for each in ranks}
     bad = {rank: checks for rank, checks in bad.items() if checks}
-    if len(ranks) > 1 and len(bad) == len(ranks) and (shared := _failed_by_all(list(bad.values()))):
-        words = f"every device fails at {', '.join(shared)}: a library or a driver rather than one device"
+    failed = [{check.name for check in checks} for checks in bad.values()]
+    if len(ranks) > 1 and len(bad) == len(ranks) and (shared := set.intersection(*failed)):
+        words = f"every device fails at {', '.join(sorted(shared))}: a library or a driver rather than one device"
         return [Outlier("group", tuple(bad), words, tuple(_words(check) for check in next(iter(bad.values()))))]
     return [
         Outlier("device", (rank,), f"{rank_name(rank)} computes wrongly", tuple(_words(check) for check in checks))
         for rank, checks in bad.items()
     ]
-
-
-def _failed_by_all(checks: Sequence[Sequence[DeviceCheck]]) -> list[str]:
-    names = [{check.name for check in each} for each in checks]
-    return sorted(set.intersection(*names))
 
 
 def _words(check: DeviceCheck) -> str:
