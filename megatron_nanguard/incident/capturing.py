@@ -32,35 +32,6 @@ NO_FILE = (0, 2**62)
 
 
 @dataclass(frozen=True)
-class Size:
-    """Size of the files to be written, over all ranks.
-
-    Attributes:
-        total: bytes over all ranks.
-        largest: bytes of one rank.
-        free: bytes on the fullest disk that a rank sees.
-    """
-
-    total: int
-    largest: int
-    free: int
-
-    @property
-    def seconds(self) -> float:
-        """How long a rank may take to write."""
-        return self.largest / SLOWEST_BYTES_PER_SECOND
-
-    def why_not(self, level: str) -> str:
-        """Why nothing of that size is written; empty when there is room."""
-        if self.total <= self.free:
-            return ""
-        return (
-            f"--nanguard-capture {level} takes {in_words(self.total)} over all ranks, "
-            f"{in_words(self.free)} are free in --nanguard-dir"
-        )
-
-
-@dataclass(frozen=True)
 class Capturer:
     """Writes one rank's part of a step. What fails here costs its file and a line in the log, nothing else.
 
@@ -102,14 +73,16 @@ class Capturer:
             if captured is not None:
                 mine = (captured.num_bytes, free_bytes(self.run.path))
         sizes, free = zip(*exchange(mine, self.voters, self.device), strict=True)
-        size = Size(sum(sizes), max(sizes), min(free))
-        self.watchdog.stage("capture", seconds=size.seconds)
-        why_not = size.why_not(level)
-        if why_not and dist.get_rank() == self.voters.ranks[0]:
-            log.error("%s: digests alone are written", why_not)
-        if captured is None or not why_not:
+        self.watchdog.stage("capture", seconds=max(sizes) / SLOWEST_BYTES_PER_SECOND)
+        if sum(sizes) <= min(free):
             return captured
-        return Captured(without_tensors(captured.record, why_not))
+        why_not = (
+            f"--nanguard-capture {level} takes {in_words(sum(sizes))} over all ranks, "
+            f"{in_words(min(free))} are free in --nanguard-dir"
+        )
+        if dist.get_rank() == self.voters.ranks[0]:
+            log.error("%s: digests alone are written", why_not)
+        return None if captured is None else Captured(without_tensors(captured.record, why_not))
 
     def _write(self, captured: Captured) -> None:
         """Write the tensors, then the record that names them. What cannot be written costs a line in the log."""

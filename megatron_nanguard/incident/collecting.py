@@ -10,7 +10,7 @@ from torch import Tensor
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
 from megatron_nanguard.capture import Captured, random_state_tensors, without_tensors
 from megatron_nanguard.capture.batch_leaves import Batcher
-from megatron_nanguard.capture.model_state import gradients_by_name, live_state, norms_by_name, split
+from megatron_nanguard.capture.model_state import live_state, norms_by_name, split
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.optimizer_state import numbers
@@ -21,14 +21,6 @@ from megatron_nanguard.replay.step_recorder import RecordedCall
 from megatron_nanguard.settings import SAVES_STEP
 
 
-def first_gradients(guarded: GuardedOptimizer) -> dict[str, str]:
-    """Digest of each gradient, to be taken before a replay writes over them.
-
-    Sync: one host read per parameter.
-    """
-    return named_digests(gradients_by_name(guarded.names))
-
-
 @dataclass(frozen=True)
 class Collector:
     """Collects one rank's part of a step.
@@ -37,7 +29,7 @@ class Collector:
         optimizer: the outermost one.
         level: of --nanguard-capture, not "none".
         calls: the suspect ones of this rank.
-        gradients: what `first_gradients` gave.
+        gradients: digest of each gradient of the first pass, over which a replay writes.
         why_no_replay: why the step could not be run again here either; empty when it could.
     """
 
@@ -55,7 +47,9 @@ class Collector:
         """
         guarded, step = self.guarded, self.guarded.step
         call = None if step.recorder is None else step.recorder.call
-        batcher = Batcher(keeps_text=self.level in SAVES_STEP)
+        batcher, batch = Batcher(keeps_text=self.level in SAVES_STEP), CapturedBatch()
+        if call is not None:
+            batch = CapturedBatch(batcher.take_apart(call.recording.batch()), *call.recording.places())
         of_calls = {
             f"call/{number}/{name}": tensor
             for number, call_ in enumerate(self.calls)
@@ -67,7 +61,7 @@ class Collector:
             sizes=guarded.sizes,
             level="ids",
             num_microbatches=0 if call is None else call.num_microbatches,
-            batch=CapturedBatch() if call is None else _batch(call, batcher),
+            batch=batch,
             calls=tuple(_call(number, call_, of_calls) for number, call_ in enumerate(self.calls)),
             digests=named_digests({**batcher.tensors, **of_calls}),
             left_out=tuple(batcher.left_out),
@@ -95,11 +89,6 @@ class Collector:
         state, lost = split(live_state(self.guarded.chunks, self.guarded.names, self.optimizer, at_entry))
         record = replace(record, level="full", numbers=numbers(self.optimizer), left_out=(*record.left_out, *lost))
         return Captured(record, {**tensors, **state})
-
-
-def _batch(call: RecordedCall, batcher: Batcher) -> CapturedBatch:
-    chunks, is_list = call.recording.places()
-    return CapturedBatch(batcher.take_apart(call.recording.batch()), chunks, is_list)
 
 
 def _call(number: int, call: CaughtCall, tensors: Mapping[str, Tensor]) -> CapturedCall:

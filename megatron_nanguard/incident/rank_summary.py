@@ -21,14 +21,12 @@ class RankSummary:
     """One row of the exchange.
 
     Attributes:
-        dead_step: the norm of the step before was not finite.
         own_fault: the guard failed here; the rest may be incomplete.
         can_replay: the step can be run again here.
     """
 
     coordinates: Coordinates
     signs: Signs
-    dead_step: bool
     own_fault: bool
     can_replay: bool
 
@@ -59,11 +57,6 @@ class ExchangeOutcome(ExchangedSets):
     notes: tuple[str, ...] = ()
     cannot_replay: tuple[int, ...] = ()
     has_bad_copy: bool = False
-
-    @property
-    def all_can_replay(self) -> bool:
-        """Every rank can run the step again."""
-        return not self.cannot_replay
 
 
 def conclude(summaries: Sequence[RankSummary], sizes: ParallelSizes) -> ExchangeOutcome:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from megatron_nanguard.capture.model_state import gradients_by_name
 from megatron_nanguard.coordination.vote import all_done, exchange
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
@@ -25,7 +26,7 @@ from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.arbitrating import PEER_SECONDS, arbitrate_all, send_first
 from megatron_nanguard.incident.auditing import audit_here, with_bad_copies
 from megatron_nanguard.incident.capturing import Capturer
-from megatron_nanguard.incident.collecting import Collector, first_gradients
+from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.incident.merged_file import MergedFile, sentence
 from megatron_nanguard.incident.rank_file import RankFile, first_postmortem
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome, RankSummary, conclude
@@ -40,6 +41,7 @@ from megatron_nanguard.postmortem.run_directory import trace_name
 from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.records.suspect_call import Arbitration
+from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.sentinel.vote_flags import FP32_MAX, Flag
 from megatron_nanguard.settings import SAVES_CALLS, SAVES_STEP
 
@@ -140,10 +142,8 @@ class _Stages:
 
         Collective: all voters.
         """
-        postmortem = self._rank_file.postmortem
-        dead_step = postmortem is not None and postmortem.flags.dead_step
         has_fault = self._shield.fault is not None
-        mine = RankSummary(self._guarded.coordinates, evidence.signs, dead_step, has_fault, can_replay)
+        mine = RankSummary(self._guarded.coordinates, evidence.signs, has_fault, can_replay)
         rows = exchange(mine.to_ints(), self._voters, self._guarded.torch_device)
         return conclude([RankSummary.from_ints(row) for row in rows], self._guarded.sizes)
 
@@ -283,7 +283,7 @@ class _Stages:
         if self._run.settings.capture not in SAVES_STEP:
             return {}
         with Shield()("incident, digests of the gradients"):
-            return first_gradients(self._guarded)
+            return named_digests(gradients_by_name(self._guarded.names))
         return None
 
     def _capture(self, replayed: Replayed, gradients: dict[str, str] | None, why_no_replay: str) -> None:

@@ -40,7 +40,7 @@ def refusal(outcome: ExchangeOutcome, why_not: str, fault: str | None) -> Replay
         return ReplaySummary(why_not=phrase("the step that went bad is the one before; its data is gone"))
     if outcome.kind is Kind.NORM_OVERFLOW:
         return ReplaySummary(why_not=phrase("every element is finite: there is no operator to look for"))
-    if outcome.all_can_replay:
+    if not outcome.cannot_replay:
         return None
     obstacle = why_not or (phrase("a part of the guard failed there ({fault})", fault=fault) if fault else "")
     return ReplaySummary(why_not=obstacle or _others(outcome.cannot_replay), obstacle=obstacle)

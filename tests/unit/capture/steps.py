@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
+from megatron_nanguard.capture.model_state import gradients_by_name
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.incident.capturing import Capturer
-from megatron_nanguard.incident.collecting import Collector, first_gradients
+from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
+from megatron_nanguard.replay.digests import named_digests
 from megatron_nanguard.settings import Settings
 from tests.unit.one_rank import Trainer
 
@@ -75,7 +77,9 @@ def capture(
         run: under the root; a fresh one if None.
     """
     run = run or RunDirectory(root, "run-1", lambda said: None)
-    collector = Collector(guarded, guarded.optimizer, level, calls, first_gradients(guarded), why_no_replay)
+    collector = Collector(
+        guarded, guarded.optimizer, level, calls, named_digests(gradients_by_name(guarded.names)), why_no_replay
+    )
     before_writing()
     watchdog = Watchdog(own_client(f"capture {root}"), 0, world_size, 30.0, 0.0, lambda code: None)
     Capturer(Voters((0,), None), run, INCIDENT, watchdog, guarded.torch_device).capture(collector)

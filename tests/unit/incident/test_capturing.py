@@ -18,7 +18,6 @@ from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident import capturing
-from megatron_nanguard.incident.capturing import Size
 from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.json.record_file import from_json
@@ -186,10 +185,23 @@ def test_no_collective_is_entered_before_the_slowest_rank_has_written(
     assert written < entered
 
 
-def test_all_ranks_need_room_on_the_fullest_disk() -> None:
-    size = Size(total=3 << 30, largest=1 << 30, free=2 << 30)
-    assert size.why_not("step") == (
-        "--nanguard-capture step takes 3.00 GiB over all ranks, 2.00 GiB are free in --nanguard-dir"
-    )
-    assert Size(total=3, largest=1, free=3).why_not("step") == ""
-    assert size.seconds == 32.0
+@pytest.mark.parametrize(("fullest_gib", "level"), [(2, "ids"), (3, "full")])
+def test_all_ranks_need_room_on_the_fullest_disk(
+    stepped: GuardedOptimizer,
+    tmp_path: Path,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+    fullest_gib: int,
+    level: str,
+) -> None:
+    rows = [[2 << 30, 9 << 30], [1 << 30, fullest_gib << 30]]
+    monkeypatch.setattr(capturing, "exchange", lambda *args: rows)
+    allowed: list[float] = []
+    monkeypatch.setattr(Watchdog, "stage", lambda self, name, seconds=0.0: allowed.append(seconds))
+
+    incident = capture(stepped, "full", tmp_path)
+
+    assert record_in(incident).level == level
+    why_not = "--nanguard-capture full takes 3.00 GiB over all ranks, 2.00 GiB are free in --nanguard-dir"
+    assert log.messages == ([f"{why_not}: digests alone are written"] if level == "ids" else [])
+    assert allowed == [0.0, 64.0]

@@ -14,7 +14,7 @@ from tests.unit.factories import PLACES, SIZES
 
 PLACE = Coordinates(rank=0, tp=1, cp=2, ep=3, dp=4, pp=5, expert_tp=6, expert_dp=7)
 SIGNS = ("bad_before", "bad_after", "bad_loss", "suspicious_before", "suspicious_after")
-FLAGS = (*SIGNS, "dead_step", "own_fault", "can_replay")
+FLAGS = (*SIGNS, "own_fault", "can_replay")
 
 
 def row_of(place: Coordinates, flags: Container[str]) -> RankSummary:
@@ -32,7 +32,7 @@ def test_a_row_has_the_place_then_a_column_per_flag_and_comes_back_as_it_went(nu
     assert RankSummary.from_ints(list(columns)) == row
 
 
-@pytest.mark.parametrize("row", [range(15), range(17)])
+@pytest.mark.parametrize("row", [range(14), range(16)])
 def test_a_row_of_another_length_is_refused(row: range) -> None:
     with pytest.raises(TypeError):
         RankSummary.from_ints(row)
@@ -105,7 +105,7 @@ def test_suspicion_beside_a_bad_element_is_silent() -> None:
 
 
 def test_a_dead_step_has_no_bad_rank() -> None:
-    outcome = concluded(dead_step=ALL)
+    outcome = concluded()
     assert outcome.kind is Kind.DEAD_STEP
     assert outcome.ranks == RankSets((), (), tuple(range(8)))
     assert words(outcome) == ([], [])
@@ -118,6 +118,6 @@ def test_ranks_whose_own_guard_failed_are_named() -> None:
 
 
 def test_all_can_replay_only_if_each_rank_can_and_none_has_failed() -> None:
-    assert concluded(bad_before={0}, can_replay=ALL).all_can_replay
-    assert not concluded(bad_before={0}, can_replay=ALL - {7}).all_can_replay
-    assert not concluded(bad_before={0}, can_replay=ALL, own_fault={3}).all_can_replay
+    assert concluded(bad_before={0}, can_replay=ALL).cannot_replay == ()
+    assert concluded(bad_before={0}, can_replay=ALL - {7}).cannot_replay == (7,)
+    assert concluded(bad_before={0}, can_replay=ALL, own_fault={3}).cannot_replay == (3,)

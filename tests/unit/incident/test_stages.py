@@ -125,7 +125,7 @@ def test_digests_that_fail_cost_the_saved_step_and_not_the_guard(
         raise MemoryError("no room for a digest")
 
     if fails:
-        monkeypatch.setattr(stages, "first_gradients", out_of_memory)
+        monkeypatch.setattr(stages, "gradients_by_name", out_of_memory)
     made = trainer(ddp={"check_for_nan_in_grad": False})
     guarded = guard_optimizer(made, next(numbers))
     run_step(made, guarded)
