@@ -18,7 +18,9 @@ def verdict(case: Case) -> tuple[RankedCause, ...]:
 
     Of causes with the same confidence the rule that comes first in RULES comes first. Causes below 0.05 are left out.
     """
-    judged = [cause for rule in RULES if (cause := rule(case)) is not None and cause.confidence >= 0.05]
+    judged = [
+        cause for rule in RULES.values() if (cause := rule.reading(case)) is not None and cause.confidence >= 0.05
+    ]
     ranked = sorted(judged, key=lambda cause: -cause.confidence)
     causes = ranked if _stands_out(ranked) else [_undecided(case, ranked), *ranked]
     return tuple(replace(cause, next=step) for cause, step in zip(causes, _steps(causes, ranked, case), strict=True))

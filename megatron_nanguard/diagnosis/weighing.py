@@ -54,13 +54,14 @@ class Scales:
     Args:
         cause: which one.
         prior: log odds before any fact is seen.
+    Attributes:
         ceiling: the highest confidence that this kind of facts allows.
     """
 
-    def __init__(self, cause: Cause, prior: float = -1.5, ceiling: float = CEILING) -> None:
+    def __init__(self, cause: Cause, prior: float) -> None:
+        self.ceiling = CEILING
         self._cause = cause
         self._prior = prior
-        self._ceiling = ceiling
         self._for = _Side()
         self._against = _Side()
         self._not_tested: list[str] = []
@@ -89,7 +90,7 @@ class Scales:
         if not self._for.facts():
             return None
         odds = self._prior + self._for.weight() - self._against.weight()
-        confidence = min(self._ceiling, 1 / (1 + math.exp(-odds)))
+        confidence = min(self.ceiling, 1 / (1 + math.exp(-odds)))
         return RankedCause(
             cause=self._cause,
             confidence=round(confidence, 2),

@@ -1,13 +1,12 @@
 """The rules, one file for each cause.
 
-A rule is a function `judge(case)`. It weighs what speaks for and against its cause, and gives the cause with its
-confidence, or None where nothing speaks for it. It does no IO.
+A file has a function `judge(case, scales)`, which weighs what speaks for and against its cause. It does no IO.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.rules import (
@@ -25,23 +24,46 @@ from megatron_nanguard.diagnosis.rules import (
     state_corruption,
     uninitialised_or_race,
 )
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.weighing import Scales
+from megatron_nanguard.records.causes import Cause, RankedCause
 
-Rule = Callable[[Case], "RankedCause | None"]
 
-RULES: Final[tuple[Rule, ...]] = (
-    state_corruption.judge,
-    data.judge,
-    loss_or_mask.judge,
-    uninitialised_or_race.judge,
-    communication.judge,
-    operator.judge,
-    framework.judge,
-    numerics.judge,
-    loss_scaler.judge,
-    norm_overflow.judge,
-    hardware_transient.judge,
-    hardware_persistent.judge,
-    checker_artifact.judge,
-)
+class Rule(NamedTuple):
+    """How one cause is judged.
+
+    Attributes:
+        cause: which one.
+        judge: weighs the facts of a case.
+        prior: log odds of the cause before any fact is seen.
+    """
+
+    cause: Cause
+    judge: Callable[[Case, Scales], None]
+    prior: float = -1.5
+
+    def reading(self, case: Case) -> RankedCause | None:
+        """The cause with its confidence; None when nothing speaks for it."""
+        scales = Scales(self.cause, self.prior)
+        self.judge(case, scales)
+        return scales.reading()
+
+
+RULES: Final = {
+    rule.cause: rule
+    for rule in (
+        Rule(Cause.STATE_CORRUPTION, state_corruption.judge),
+        Rule(Cause.DATA, data.judge),
+        Rule(Cause.LOSS_OR_MASK, loss_or_mask.judge, prior=-1.0),
+        Rule(Cause.UNINITIALISED_OR_RACE, uninitialised_or_race.judge),
+        Rule(Cause.COMMUNICATION, communication.judge),
+        Rule(Cause.OPERATOR, operator.judge),
+        Rule(Cause.FRAMEWORK, framework.judge),
+        Rule(Cause.NUMERICS, numerics.judge, prior=-1.0),
+        Rule(Cause.LOSS_SCALER, loss_scaler.judge),
+        Rule(Cause.NORM_OVERFLOW, norm_overflow.judge),
+        Rule(Cause.HARDWARE_TRANSIENT, hardware_transient.judge, prior=-2.0),
+        Rule(Cause.HARDWARE_PERSISTENT, hardware_persistent.judge, prior=-2.5),
+        Rule(Cause.CHECKER_ARTIFACT, checker_artifact.judge, prior=-2.0),
+    )
+}
 """Of causes with the same confidence the first one is named first: what can be checked at once, before hardware."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import Kind
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Doubt the alarm where nothing bad is found, or where a part of the guard failed."""
-    scales = Scales(Cause.CHECKER_ARTIFACT, prior=-2.0)
     if case.incident.own_faults:
         fact = phrase("a part of the guard itself failed on {ranks}", ranks=name_ranks(case.incident.own_faults))
         scales.speaks_for(STRONG, fact)
@@ -25,4 +23,3 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_against(DECISIVE, phrase("a bad gradient or loss leads back to an origin"))
     if bad:
         scales.speaks_against(HINT, phrase("bad values on {ranks}", ranks=name_ranks(sorted(bad))))
-    return scales.reading()

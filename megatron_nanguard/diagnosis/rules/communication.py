@@ -5,16 +5,14 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import health, origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.trace import OriginKind
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for communications whose result is bad although every sender was finite."""
-    scales = Scales(Cause.COMMUNICATION, prior=-1.5)
     spoiled = case.origins_of(OriginKind.COMMUNICATION)
     for origin in spoiled:
         _weigh_origin(origin, case, scales)
@@ -29,7 +27,6 @@ def judge(case: Case) -> RankedCause | None:
     others = [origin for origin in case.incident.origin if origin.kind is not OriginKind.COMMUNICATION]
     if others:
         scales.speaks_against(DECISIVE, phrase("bad before it was sent: {origin}", origin=case.name(others[0])))
-    return scales.reading()
 
 
 def _weigh_link_errors(case: Case, scales: Scales) -> None:

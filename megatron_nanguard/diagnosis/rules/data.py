@@ -5,13 +5,11 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for bad values in the batch; a previous batch that is finite on the same state speaks for it too."""
-    scales = Scales(Cause.DATA)
     for finding in case.audit_of("batch"):
         fact = phrase(
             "{name} on rank {rank} holds {pattern} as it was fetched",
@@ -34,7 +32,6 @@ def judge(case: Case) -> RankedCause | None:
         fact = phrase("attempt {attempt} was bad in the same step, on other devices", attempt=earlier.run_id)
         scales.speaks_for(HINT, fact, "again")
     _weigh_against(case, scales)
-    return scales.reading()
 
 
 def _weigh_against(case: Case, scales: Scales) -> None:

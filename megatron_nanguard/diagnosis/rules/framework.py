@@ -6,16 +6,14 @@ import math
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind, phase_words
 
 AROUND_THE_MODEL = ("finalize", "optimizer", "clip", "gather")
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for bad values that began outside of the forward and backward of the model."""
-    scales = Scales(Cause.FRAMEWORK, prior=-1.5)
     for origin in case.origins_of(OriginKind.OPERATOR):
         if origin.phase in AROUND_THE_MODEL:
             fact = phrase(
@@ -38,4 +36,3 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_for(HINT, fact, "copy")
     if case.went_away:
         scales.speaks_against(HINT, phrase("the same code was finite in the replay"))
-    return scales.reading()

@@ -9,7 +9,6 @@ from megatron_nanguard.diagnosis import health, history
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import CEILING, DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.suspect_call import Arbitration
 
@@ -17,15 +16,15 @@ BY_HISTORY = 0.4
 """Ceiling where faults only recur on one device, over several steps or attempts."""
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Compare with another device, read what the device reports, and look for recurrences on it."""
     always_bad = [each for each in case.usable_calls if is_always_bad(each)]
     fails_here_only = [each for each in always_bad if each.peer == "finite"]
     reported = health.suspect_changes(case, "uncorrectable") if health.came_back(case) else ()
     if not (fails_here_only or reported or history.recurrences(case)):
-        return None
+        return
     usual = CEILING if fails_here_only else BY_HISTORY
-    scales = Scales(Cause.HARDWARE_PERSISTENT, prior=-2.5, ceiling=health.REPORTED_CEILING if reported else usual)
+    scales.ceiling = health.REPORTED_CEILING if reported else usual
     health.weigh_lost_data(case, reported, scales)
     for call in always_bad:
         _weigh_comparison(call, scales)
@@ -38,7 +37,6 @@ def judge(case: Case) -> RankedCause | None:
         scales.not_tested(phrase("the error counters of the device"))
     if not fails_here_only:
         scales.not_tested(phrase("the suspect call on a second device"))
-    return scales.reading()
 
 
 def _weigh_comparison(call: Arbitration, scales: Scales) -> None:

@@ -6,7 +6,6 @@ from megatron_nanguard.diagnosis import health, history
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import name_call
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
 
@@ -14,12 +13,12 @@ WITHOUT_THE_CALL = 0.4
 """Ceiling without a repeated call: a clean replay alone may be a passing fault, a race or chance."""
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Weigh a fault that went away. Beyond that only the suspect call, run again, says something."""
     repeated = [call for call in case.usable_calls if call.repeats]
     reported = () if health.came_back(case) else health.suspect_changes(case, "uncorrectable")
     usual = 0.9 if repeated else WITHOUT_THE_CALL
-    scales = Scales(Cause.HARDWARE_TRANSIENT, prior=-2.0, ceiling=health.REPORTED_CEILING if reported else usual)
+    scales.ceiling = health.REPORTED_CEILING if reported else usual
     health.weigh_lost_data(case, reported, scales)
     health.weigh_elsewhere(case, scales)
     plain = case.came_back("plain")
@@ -45,7 +44,6 @@ def judge(case: Case) -> RankedCause | None:
         health.weigh_hints(case, scales)
     history.weigh_places(case, scales, is_lasting=False)
     _weigh_against(case, scales)
-    return scales.reading()
 
 
 def _weigh_against(case: Case, scales: Scales) -> None:

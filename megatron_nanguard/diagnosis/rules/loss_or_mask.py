@@ -5,14 +5,12 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import name_ranks, phrase
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for NaN that a mask or a denominator makes of finite values."""
-    scales = Scales(Cause.LOSS_OR_MASK, prior=-1.0)
     _weigh_empty_microbatches(case, scales)
     for origin in case.origins_in("softmax", "log_softmax", "scaled_dot_product_attention"):
         if origin.pattern == "nan" and origin.phase in ("forward", "recompute"):
@@ -28,7 +26,6 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_against(STRONG, phrase("weights, moments or data were bad before the loss was computed"))
     if case.went_away:
         scales.speaks_against(STRONG, phrase("the same loss on the same batch was finite in the replay"))
-    return scales.reading()
 
 
 def _weigh_empty_microbatches(case: Case, scales: Scales) -> None:

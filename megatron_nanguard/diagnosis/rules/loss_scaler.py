@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.trace import OriginKind
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for an overflow that vanishes at a lower loss scale, where the scale is dynamic."""
-    scales = Scales(Cause.LOSS_SCALER)
     for origin in case.origins_of(OriginKind.SCALER):
         fact = phrase("scaled values overflow, and nothing else: {origin}", origin=case.name(origin))
         scales.speaks_for(STRONG + HINT, fact, "scaler")
@@ -23,7 +21,6 @@ def judge(case: Case) -> RankedCause | None:
     faults = [origin for origin in origins if origin.kind is not OriginKind.SCALER and origin.pattern != "inf"]
     if faults:
         scales.speaks_against(DECISIVE, phrase("a NaN that no scale explains: {origin}", origin=case.name(faults[0])))
-    return scales.reading()
 
 
 def _weigh_lower_scale(case: Case, scales: Scales) -> None:

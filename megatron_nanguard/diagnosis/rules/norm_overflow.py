@@ -6,14 +6,12 @@ import math
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.postmortem import Kind
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Distinguish an infinite norm of finite gradients from bad gradients."""
-    scales = Scales(Cause.NORM_OVERFLOW)
     if case.incident.kind is Kind.NORM_OVERFLOW:
         fact = phrase("every gradient is finite; the sum of their squares is beyond the range of float32")
         scales.speaks_for(DECISIVE, fact)
@@ -25,4 +23,3 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_against(DECISIVE, fact)
     if case.incident.origin:
         scales.speaks_against(STRONG, phrase("the walk back ends at a NaN or Inf that is no norm"))
-    return scales.reading()

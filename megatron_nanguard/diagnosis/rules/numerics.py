@@ -6,7 +6,6 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.suspect_call import Arbitration
@@ -17,9 +16,8 @@ NOT_ALONE = phrase("the sum in float64: collectives are not run alone")
 MEASURED_OUTSIDE = phrase("values from {lowest:g} to {highest:g}, outside of its domain: {origin}")
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for overflow, for values outside the domain, and for a reference that is bad as well."""
-    scales = Scales(Cause.NUMERICS, prior=-1.0)
     for origin in case.origins_of(OriginKind.OPERATOR, OriginKind.COMMUNICATION):
         _weigh_origin(origin, case, scales)
     for call in case.usable_calls:
@@ -32,7 +30,6 @@ def judge(case: Case) -> RankedCause | None:
     if case.incident.origin and not case.incident.arbitrations:
         is_called = any(origin.kind is not OriginKind.COMMUNICATION for origin in case.incident.origin)
         scales.not_tested(phrase("the suspect call in float64") if is_called else NOT_ALONE)
-    return scales.reading()
 
 
 def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:

@@ -8,7 +8,6 @@ from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.suspect_call import is_always_bad, name_call, reference_outcome
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import Phrase, name_ranks, phrase
 from megatron_nanguard.records.suspect_call import Arbitration
@@ -25,9 +24,8 @@ WRITES = phrase("NaN is written by the code itself, as the argument {argument}: 
 WROTE = phrase("NaN is written by the code of an autograd.Function, as the argument {argument}: {origin}, {function}")
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for operators that made bad values of finite inputs, and weigh what their calls did elsewhere."""
-    scales = Scales(Cause.OPERATOR)
     suspects = [
         origin
         for origin in case.origins_of(OriginKind.OPERATOR, OriginKind.UNSEEN)
@@ -43,7 +41,6 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_against(STRONG, phrase("the same call was finite in the replay"))
     if suspects and not case.incident.arbitrations:
         scales.not_tested(phrase("the suspect call on another device and in float64"))
-    return scales.reading()
 
 
 def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 
@@ -20,9 +19,8 @@ WORDS = {
 }
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Look for bad state in the audit before the step, and for origins that are parameters or buffers."""
-    scales = Scales(Cause.STATE_CORRUPTION)
     findings = case.audit_of(*STATE)
     for finding in findings:
         fact = phrase(
@@ -49,4 +47,3 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_against(DECISIVE, phrase("weights, main parameters, moments and buffers are finite"))
     if not case.incident.audited:
         scales.not_tested(phrase("whether weights and moments are finite"))
-    return scales.reading()

@@ -7,7 +7,6 @@ from typing import Final
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
-from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind
 
@@ -17,9 +16,8 @@ ONLY_LOSSES: Final = phrase(
 )
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Compare the replays with each other, and look for bad positions that follow memory."""
-    scales = Scales(Cause.UNINITIALISED_OR_RACE, prior=-1.5)
     for origin in case.origins_of(OriginKind.NEVER_WRITTEN):
         fact = phrase("memory was read that nobody had written: {origin}", origin=case.name(origin))
         scales.speaks_for(DECISIVE, fact, "never written")
@@ -51,7 +49,6 @@ def judge(case: Case) -> RankedCause | None:
         scales.speaks_for(DECISIVE, phrase("the batch of {ranks} changed after it had been fetched", ranks=ranks))
     _weigh_passes(case, scales)
     _weigh_history(case, scales)
-    return scales.reading()
 
 
 def _weigh_passes(case: Case, scales: Scales) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.health import relevant_health
-from megatron_nanguard.diagnosis.rules import communication, hardware_persistent, hardware_transient
+from megatron_nanguard.diagnosis.rules import RULES
 from megatron_nanguard.diagnosis.verdict import verdict
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.machine.health import HealthDifference
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass
@@ -16,6 +16,10 @@ from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import arbitration, case, origin
 from tests.unit.factories import incident
 from tests.unit.hardware import CORRECTED, HOST_LOST_DATA, LINK, LOST_DATA, NOTE, SLOW, health
+
+communication = RULES[Cause.COMMUNICATION]
+hardware_persistent = RULES[Cause.HARDWARE_PERSISTENT]
+hardware_transient = RULES[Cause.HARDWARE_TRANSIENT]
 
 BACK, GONE = (ReplayPass("plain", "yes"),), (ReplayPass("plain", "no"),)
 SETS = RankSets((5,), (0, 1), (2, 3))
@@ -44,8 +48,8 @@ def test_a_device_that_lost_data_outweighs_a_proof_of_numerics() -> None:
 
 
 def test_a_fault_that_went_away_is_a_transient_of_that_device() -> None:
-    assert hardware_persistent.judge(on_rank_5(LOST_DATA, passes=GONE)) is None
-    found = hardware_transient.judge(on_rank_5(LOST_DATA, passes=GONE))
+    assert hardware_persistent.reading(on_rank_5(LOST_DATA, passes=GONE)) is None
+    found = hardware_transient.reading(on_rank_5(LOST_DATA, passes=GONE))
     assert found == RankedCause(
         cause="hardware_transient",
         confidence=0.99,
@@ -75,7 +79,7 @@ def test_an_error_on_another_device_says_little() -> None:
     elsewhere = (health(5), health(2, LOST_DATA))
     causes = verdict(on_rank_5(passes=BACK, arbitrations=(NUMERICS,), health=elsewhere))
     assert causes[0].cause == "numerics"
-    found = hardware_transient.judge(on_rank_5(health=elsewhere))
+    found = hardware_transient.reading(on_rank_5(health=elsewhere))
     assert found is not None
     assert found.confidence < 0.25
     assert found.for_ == (
@@ -86,7 +90,7 @@ def test_an_error_on_another_device_says_little() -> None:
 
 def test_an_origin_on_a_silent_device_speaks_against_the_one_that_reports() -> None:
     both = (origin(), origin(rank=7))
-    found = hardware_persistent.judge(on_rank_5(LOST_DATA, passes=BACK, origin=both))
+    found = hardware_persistent.reading(on_rank_5(LOST_DATA, passes=BACK, origin=both))
     assert found is not None
     assert found.confidence < 0.2
     assert found.against[0] == "it began on rank 7 too, where no device reports such an error"
@@ -94,14 +98,14 @@ def test_an_origin_on_a_silent_device_speaks_against_the_one_that_reports() -> N
 
 def test_one_member_of_a_communication_explains_it() -> None:
     sent = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", rank=1, ranks=(1, 5))
-    found = hardware_transient.judge(on_rank_5(LOST_DATA, origin=(sent,)))
+    found = hardware_transient.reading(on_rank_5(LOST_DATA, origin=(sent,)))
     assert found is not None
     assert (found.confidence, found.against) == (0.99, ())
 
 
 def test_without_an_origin_a_report_of_the_device_is_strong_but_not_decisive() -> None:
     sets = RankSets((4, 5), (0, 1), (2, 3))
-    found = hardware_transient.judge(on_rank_5(LOST_DATA, origin=(), ranks=sets))
+    found = hardware_transient.reading(on_rank_5(LOST_DATA, origin=(), ranks=sets))
     assert found is not None
     assert found.confidence == 0.88
     assert "whether it began on rank 5" in found.not_tested
@@ -109,8 +113,8 @@ def test_without_an_origin_a_report_of_the_device_is_strong_but_not_decisive() -
 
 @pytest.mark.parametrize("told", [CORRECTED, SLOW, NOTE, LINK])
 def test_corrected_errors_and_slow_clocks_alone_make_no_cause(told: HealthDifference) -> None:
-    assert hardware_transient.judge(on_rank_5(told)) is None
-    assert hardware_persistent.judge(on_rank_5(told, passes=BACK, arbitrations=(NUMERICS,))) is None
+    assert hardware_transient.reading(on_rank_5(told)) is None
+    assert hardware_persistent.reading(on_rank_5(told, passes=BACK, arbitrations=(NUMERICS,))) is None
 
 
 @pytest.mark.parametrize(
@@ -122,16 +126,16 @@ def test_corrected_errors_and_slow_clocks_alone_make_no_cause(told: HealthDiffer
     ],
 )
 def test_beside_other_facts_they_are_hints(told: HealthDifference, words: str) -> None:
-    with_hint = hardware_transient.judge(on_rank_5(told, passes=GONE, arbitrations=(arbitration(repeats=8),)))
-    without = hardware_transient.judge(on_rank_5(passes=GONE, arbitrations=(arbitration(repeats=8),)))
+    with_hint = hardware_transient.reading(on_rank_5(told, passes=GONE, arbitrations=(arbitration(repeats=8),)))
+    without = hardware_transient.reading(on_rank_5(passes=GONE, arbitrations=(arbitration(repeats=8),)))
     assert with_hint is not None and without is not None
     assert [fact for fact in with_hint.for_ if fact.startswith(words)]
     assert with_hint.confidence >= without.confidence
 
 
 def test_a_device_that_was_asked_leaves_no_question_open() -> None:
-    silent = hardware_transient.judge(on_rank_5(passes=GONE))
-    unknown = hardware_transient.judge(on_rank_5(passes=GONE, health=()))
+    silent = hardware_transient.reading(on_rank_5(passes=GONE))
+    unknown = hardware_transient.reading(on_rank_5(passes=GONE, health=()))
     assert silent is not None and unknown is not None
     assert "the error counters of the device" not in silent.not_tested
     assert "the error counters of the device" in unknown.not_tested
@@ -139,11 +143,11 @@ def test_a_device_that_was_asked_leaves_no_question_open() -> None:
 
 def test_errors_on_links_are_a_hint_at_the_transport() -> None:
     sent = origin(kind=OriginKind.COMMUNICATION, operator="allreduce_", rank=1, ranks=(1, 5))
-    found = communication.judge(on_rank_5(LINK, origin=(sent,)))
+    found = communication.reading(on_rank_5(LINK, origin=(sent,)))
     assert found is not None
     words = "the device of rank 5 counted errors on its links: NVLink CRC errors, flits from 0 to 7"
     assert found.for_[1:] == (words,)
-    assert communication.judge(on_rank_5(LINK)) is None
+    assert communication.reading(on_rank_5(LINK)) is None
 
 
 def test_the_incident_keeps_the_origin_what_is_new_and_one_clean_peer() -> None:

@@ -9,15 +9,20 @@ import pytest
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.history import bears_on
-from megatron_nanguard.diagnosis.rules import data, hardware_persistent, hardware_transient, uninitialised_or_race
+from megatron_nanguard.diagnosis.rules import RULES
 from megatron_nanguard.diagnosis.verdict import verdict
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.machine.device import RankDevice
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
 from tests.unit.factories import incident
+
+data = RULES[Cause.DATA]
+hardware_persistent = RULES[Cause.HARDWARE_PERSISTENT]
+hardware_transient = RULES[Cause.HARDWARE_TRANSIENT]
+uninitialised_or_race = RULES[Cause.UNINITIALISED_OR_RACE]
 
 CARD_3, CARD_4 = RankDevice(5, "node7", "cuda:3"), RankDevice(5, "node7", "cuda:4")
 FAR = RankDevice(5, "node9", "cuda:3")
@@ -48,7 +53,7 @@ def against(found: RankedCause | None) -> tuple[str, ...]:
 
 
 def test_faults_that_recur_on_a_device_make_it_suspect_and_no_more() -> None:
-    found = hardware_persistent.judge(now(then(), then(step=125, attempt="20260102T120000Z-cd34")))
+    found = hardware_persistent.reading(now(then(), then(step=125, attempt="20260102T120000Z-cd34")))
 
     assert found == RankedCause(
         cause="hardware_persistent",
@@ -73,7 +78,7 @@ def test_however_many_they_are_the_device_is_not_the_first_of_causes(number: int
 def test_a_second_device_decides_and_the_past_is_named_beside_it() -> None:
     convicted = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, peer_device="cuda:0")
 
-    found = hardware_persistent.judge(now(then(), arbitrations=(convicted,)))
+    found = hardware_persistent.reading(now(then(), arbitrations=(convicted,)))
 
     assert found is not None and found.confidence > 0.8
     assert found.for_ == (
@@ -83,7 +88,7 @@ def test_a_second_device_decides_and_the_past_is_named_beside_it() -> None:
 
 
 def test_a_second_device_that_fails_too_acquits_the_suspect() -> None:
-    found = hardware_persistent.judge(now(then(), arbitrations=(arbitration(repeats=8, repeats_bad=8, peer="bad"),)))
+    found = hardware_persistent.reading(now(then(), arbitrations=(arbitration(repeats=8, repeats_bad=8, peer="bad"),)))
 
     assert found is not None and found.confidence < 0.05
 
@@ -91,17 +96,17 @@ def test_a_second_device_that_fails_too_acquits_the_suspect() -> None:
 def test_the_host_is_suspect_where_its_devices_differ_and_it_is_one_of_several() -> None:
     words = f"the same host, node7, was suspect in step 120 of attempt {ATTEMPT} already"
 
-    found = hardware_persistent.judge(now(then(CARD_4)))
+    found = hardware_persistent.reading(now(then(CARD_4)))
 
     assert found is not None and found.for_ == (words,)
-    assert hardware_persistent.judge(now(then(CARD_4), num_hosts=1)) is None
+    assert hardware_persistent.reading(now(then(CARD_4), num_hosts=1)) is None
 
 
 @pytest.mark.parametrize("num_hosts", [1, 16])
 def test_a_host_with_one_device_names_it_unless_there_is_no_other_host(num_hosts: int) -> None:
     alone = RankDevice(5, "node7", "")
 
-    found = hardware_persistent.judge(now(then(alone), accused_devices=(alone,), num_hosts=num_hosts))
+    found = hardware_persistent.reading(now(then(alone), accused_devices=(alone,), num_hosts=num_hosts))
 
     assert (found is not None) == (num_hosts > 1)
 
@@ -109,8 +114,8 @@ def test_a_host_with_one_device_names_it_unless_there_is_no_other_host(num_hosts
 def test_the_same_rank_on_another_device_speaks_against_both() -> None:
     seen = now(then(FAR, rank=5))
 
-    assert hardware_persistent.judge(seen) is None
-    assert against(hardware_transient.judge(seen)) == (
+    assert hardware_persistent.reading(seen) is None
+    assert against(hardware_transient.reading(seen)) == (
         f"step 120 of attempt {ATTEMPT} was bad on rank 5, on other devices",
     )
 
@@ -119,31 +124,31 @@ def test_the_same_step_on_another_device_is_the_data_and_not_the_device() -> Non
     again = f"attempt {ATTEMPT} was bad in the same step, on other devices"
     seen = now(then(FAR, step=130))
 
-    found = data.judge(seen)
+    found = data.reading(seen)
     assert found is not None and found.for_ == (again,)
     assert f"step 130 of attempt {ATTEMPT} was bad too, on other devices (rank 9 there)" in against(
-        hardware_transient.judge(seen)
+        hardware_transient.reading(seen)
     )
-    assert again in against(uninitialised_or_race.judge(seen))
+    assert again in against(uninitialised_or_race.reading(seen))
 
 
 def test_the_same_step_on_the_same_device_speaks_for_neither() -> None:
     seen = now(then(step=130))
 
-    assert hardware_persistent.judge(seen) is None
-    assert data.judge(seen) is None
+    assert hardware_persistent.reading(seen) is None
+    assert data.reading(seen) is None
 
 
 def test_a_set_of_ranks_larger_than_a_host_points_to_no_device() -> None:
     everybody = tuple(RankDevice(rank, "node7", f"cuda:{rank}") for rank in range(9))
     seen = now(then(), origin=(), ranks=RankSets(tuple(range(9)), (), ()), accused_devices=everybody)
 
-    assert hardware_persistent.judge(seen) is None
+    assert hardware_persistent.reading(seen) is None
 
 
 def test_what_wanders_is_a_race_and_what_stays_is_none() -> None:
-    wandering = uninitialised_or_race.judge(now(then(), then(FAR)))
-    staying = uninitialised_or_race.judge(now(then(), then(step=125, rank=2)))
+    wandering = uninitialised_or_race.reading(now(then(), then(FAR)))
+    staying = uninitialised_or_race.reading(now(then(), then(step=125, rank=2)))
 
     words = "2 earlier incidents without a clear cause, in different places"
     assert wandering is not None and words in wandering.for_
@@ -154,14 +159,14 @@ def test_what_keeps_to_a_rank_speaks_for_a_lasting_fault_and_against_a_passing_o
     seen = now(*(earlier(step, 5) for step in (120, 121, 122)))
 
     words = ("rank 5 was the only bad rank in step 120, step 121 and step 122 already",)
-    lasting, passing = hardware_persistent.judge(seen), hardware_transient.judge(seen)
+    lasting, passing = hardware_persistent.reading(seen), hardware_transient.reading(seen)
     assert lasting is not None and lasting.for_ == words
     assert passing is not None and passing.against == words
     assert not set(words) & set(passing.for_)
 
 
 def test_a_rank_among_several_bad_ones_is_not_the_only_one() -> None:
-    found = hardware_persistent.judge(now(earlier(120, 4, 5)))
+    found = hardware_persistent.reading(now(earlier(120, 4, 5)))
 
     assert found is not None and found.for_ == ("rank 5 was among the bad ranks in step 120 already",)
 
@@ -187,7 +192,7 @@ def test_the_devices_of_an_earlier_incident_are_those_of_its_origins() -> None:
     others = RankDevice(4, "node7", "cuda:3")
     seen = now(earlier(120, origin=(origin(rank=7),), run_id=ATTEMPT, accused_devices=(others, replace(FAR, rank=7))))
 
-    assert hardware_persistent.judge(seen) is None
-    assert against(hardware_transient.judge(seen)) == (
+    assert hardware_persistent.reading(seen) is None
+    assert against(hardware_transient.reading(seen)) == (
         f"step 120 of attempt {ATTEMPT} was bad on rank 7, on other devices",
     )

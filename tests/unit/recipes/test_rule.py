@@ -23,17 +23,13 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, Scales
-from megatron_nanguard.records.causes import Cause
-from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.phrase import phrase
 
 
-def judge(case: Case) -> RankedCause | None:
+def judge(case: Case, scales: Scales) -> None:
     """Ask for the step."""
-    scales = Scales(Cause.COSMIC_RAY)
     if case.incident.step == 3:
         scales.speaks_for(DECISIVE, phrase("step {step} is one of theirs", step=case.incident.step))
-    return scales.reading()
 '''
 
 CHINESE = """\
@@ -75,9 +71,8 @@ def test_a_member_of_the_enum_a_file_and_its_line_in_the_tuple_are_seen_through_
     rules = "megatron_nanguard/diagnosis/rules/__init__.py"
     project.write("megatron_nanguard/diagnosis/rules/cosmic_ray.py", RULE)
     project.insert(rules, "    data,", "    cosmic_ray,")
-    project.insert(
-        "megatron_nanguard/diagnosis/rules/__init__.py", "    checker_artifact.judge,", "    cosmic_ray.judge,"
-    )
+    line = "        Rule(Cause.COSMIC_RAY, cosmic_ray.judge),"
+    project.insert(rules, "        Rule(Cause.CHECKER_ARTIFACT, checker_artifact.judge, prior=-2.0),", line)
     project.insert("megatron_nanguard/report/lang/zh/diagnosis.json", '  "loss or mask": ', CHINESE)
 
     done = project.python("-c", REPORT)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.rules.checker_artifact import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.CHECKER_ARTIFACT].reading
 
 ALL_CLEAN = RankSets((), (), (0, 1))
 

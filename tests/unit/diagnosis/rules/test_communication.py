@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.rules.communication import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.COMMUNICATION].reading
 
 RECEIVED = origin(kind=OriginKind.COMMUNICATION, operator="recv_", output="no. 2 of rank 1 to rank 5", ranks=(5,))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.rules.data import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import BatchSpot
 from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.DATA].reading
 
 BATCH = AuditFinding("batch", "micro-batch 2, key weights", "nan", 5)
 

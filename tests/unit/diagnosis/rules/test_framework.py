@@ -6,11 +6,14 @@ import math
 
 import pytest
 
-from megatron_nanguard.diagnosis.rules.framework import judge
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import MicrobatchLosses
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import AuditFinding
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.FRAMEWORK].reading
 
 FINITE = (MicrobatchLosses(2, 2, 1.0, 1.5, ()),)
 

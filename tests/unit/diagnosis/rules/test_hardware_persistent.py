@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.diagnosis.rules.hardware_persistent import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
+
+judge = RULES[Cause.HARDWARE_PERSISTENT].reading
 
 CONVICTED = arbitration(repeats=8, repeats_bad=8, peer="finite", peer_rank=1, reference_fp64="finite")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.rules.hardware_transient import WITHOUT_THE_CALL, judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.diagnosis.rules.hardware_transient import WITHOUT_THE_CALL
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import BatchSpot
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import arbitration, case, earlier, origin
+
+judge = RULES[Cause.HARDWARE_TRANSIENT].reading
 
 GONE = (ReplayPass("plain", "no"),)
 ALONE = RankSets((5,), (0, 1), ())

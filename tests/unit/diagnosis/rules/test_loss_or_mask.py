@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.diagnosis.rules.loss_or_mask import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import BatchSpot, MicrobatchLosses
 from megatron_nanguard.records.step.replay import ReplayPass
 from tests.unit.diagnosis.factories import NAN, case, origin
+
+judge = RULES[Cause.LOSS_OR_MASK].reading
 
 FINITE = (MicrobatchLosses(2, 2, 1.0, 1.5, ()),)
 

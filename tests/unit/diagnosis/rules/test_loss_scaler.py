@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis.rules.loss_scaler import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.LOSS_SCALER].reading
 
 SCALED = origin(kind=OriginKind.SCALER, operator="_to_copy", pattern="inf", module="")
 

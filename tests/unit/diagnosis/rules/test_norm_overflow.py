@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from megatron_nanguard.diagnosis.rules.norm_overflow import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.postmortem import Kind, RankSets
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.NORM_OVERFLOW].reading
 
 
 def test_finite_gradients_with_an_infinite_norm() -> None:

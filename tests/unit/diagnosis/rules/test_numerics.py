@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.diagnosis.rules.numerics import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.postmortem import ScalerState
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, case, origin
+
+judge = RULES[Cause.NUMERICS].reading
 
 LOG = "log in decoder.layers.3.mlp"
 CALL = "aten.log.default on rank 5"

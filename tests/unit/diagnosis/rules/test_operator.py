@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from megatron_nanguard.diagnosis.rules.operator import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from tests.unit.diagnosis.factories import FINITE, NAN, arbitration, case, origin
+
+judge = RULES[Cause.OPERATOR].reading
 
 KERNEL = origin(operator="FusedAttentionBackward")
 ALWAYS = arbitration(repeats=4, repeats_bad=4, reference_fp64="finite")

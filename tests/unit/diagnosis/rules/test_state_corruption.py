@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_nanguard.diagnosis.rules.state_corruption import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import MicrobatchLosses
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import case, origin
+
+judge = RULES[Cause.STATE_CORRUPTION].reading
 
 
 def test_a_bad_weight_is_named_by_the_audit_and_by_the_walk() -> None:

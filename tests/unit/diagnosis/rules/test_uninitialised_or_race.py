@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_nanguard.diagnosis.rules.uninitialised_or_race import judge
-from megatron_nanguard.records.causes import RankedCause
+from megatron_nanguard.diagnosis.rules import RULES
+from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import BatchSpot
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
 from tests.unit.diagnosis.factories import NAN, case, changed, earlier, origin
+
+judge = RULES[Cause.UNINITIALISED_OR_RACE].reading
 
 
 def passes(**came_back: str) -> tuple[ReplayPass, ...]:
