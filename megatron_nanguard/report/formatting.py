@@ -30,7 +30,6 @@ COUNTED: Final = {
     "further transfer": (phrase("{total} further transfer"), phrase("{total} further transfers")),
 }
 """The singular and the plural of each noun."""
-MORE: Final = phrase("... and {more}")
 
 
 def number(value: float | None) -> str:
@@ -58,7 +57,7 @@ def counted(total: int, noun: str) -> str:
 
 def more_note(left_out: int, noun: str) -> tuple[str, ...]:
     """Return the note on what a section leaves out: "... and 2 more origins"; empty where nothing is left out."""
-    return (MORE.format(more=counted(left_out, noun)),) if left_out > 0 else ()
+    return (phrase("... and {more}", more=counted(left_out, noun)),) if left_out > 0 else ()
 
 
 def which_ranks(ranks: Sequence[int]) -> str:

@@ -35,7 +35,6 @@ COLLECTIVES = {
 }
 """How the name of an operator begins, without its underscores, and what the communication is called; the first that
 fits."""
-TIED = phrase("gradient all-reduce of tied embeddings")
 
 
 def name_message(message: Message) -> str:
@@ -71,7 +70,7 @@ class ChannelNames:
         operator = message.operator.split(".")[0].replace("_", "")
         word = next((word for start, word in COLLECTIVES.items() if operator.startswith(start)), message.operator)
         if axis == "pp" and message.carries == "gradients":
-            return TIED
+            return phrase("gradient all-reduce of tied embeddings")
         if axis == "dp+ep" and word == "all-to-all":
             axis = "ep"
         contents = CONTENTS.get(message.carries)

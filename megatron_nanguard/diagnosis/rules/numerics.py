@@ -11,7 +11,6 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import OriginKind
 
-OUTSIDE = phrase("values outside of its domain: {origin}")
 NOT_ALONE = phrase("the sum in float64: collectives are not run alone")
 MEASURED_OUTSIDE = phrase("values from {lowest:g} to {highest:g}, outside of its domain: {origin}")
 
@@ -60,7 +59,7 @@ def _outside_of_domain(origin: Origin, case: Case) -> str:
     """The measured range is named only for functions of one argument, whose domain is an interval."""
     ends, name = origin_facts.input_range(origin), case.name(origin)
     if ends is None or origin_facts.base_name(origin.operator) not in origin_facts.DOMAINS:
-        return OUTSIDE.format(origin=name)
+        return phrase("values outside of its domain: {origin}", origin=name)
     return MEASURED_OUTSIDE.format(lowest=ends[0], highest=ends[1], origin=name)
 
 

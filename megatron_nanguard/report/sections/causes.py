@@ -19,7 +19,6 @@ from megatron_nanguard.report.formatting import judged
 from megatron_nanguard.report.opened_incident import OpenedIncident
 
 DETAILED_CAUSES: Final = 3
-SCORES: Final = phrase("The numbers are scores of single causes; they need not add up to 1.")
 LOWER_SCALE: Final = {
     "bad": phrase("Run again at 1/256 of its loss scale, the step was bad too: the scale did not overflow."),
     "finite": phrase("Run again at 1/256 of its loss scale, the step was finite: the scale overflowed."),
@@ -65,7 +64,7 @@ def _notes(opened: OpenedIncident, rest: list[RankedCause]) -> list[str]:
     scale = LOWER_SCALE.get(opened.incident.replay.lower_scale)
     less = phrase("less likely: {causes}", causes=joined(ALONGSIDE, map(judged, rest))) if rest else ""
     num_scored = sum(1 for cause in opened.incident.causes if cause.cause != Cause.UNDECIDED)
-    scores = SCORES if num_scored > 1 else ""
+    scores = phrase("The numbers are scores of single causes; they need not add up to 1.") if num_scored > 1 else ""
     return [note for note in (scale, less, scores) if note]
 
 

@@ -29,8 +29,6 @@ SUMMED: Final = phrase(
     "NaN and Inf count elements, summed over the ranks: before the reduction where their values are still known, else "
     "after it; nearest to the loss first"
 )
-OVERWRITTEN: Final = phrase('"-": the reduction overwrote the values before they could be counted')
-TRUNCATED: Final = phrase("{count} more names are in the files of the ranks only")
 NOWHERE: Final = "-"
 
 
@@ -112,9 +110,9 @@ def _notes(incident: Incident, everything: Sequence[ParameterRow]) -> Iterator[s
     """Say how to read the table, and what is not in it."""
     yield SUMMED
     if incident.parameters_truncated:
-        yield TRUNCATED.format(count=incident.parameters_truncated)
+        yield phrase("{count} more names are in the files of the ranks only", count=incident.parameters_truncated)
     if any(NOWHERE in parameter.cells()[-2:] for parameter in everything):
-        yield OVERWRITTEN
+        yield phrase('"-": the reduction overwrote the values before they could be counted')
 
 
 def _rows(parameters: Sequence[ParameterRow]) -> Iterator[tuple[str, ...]]:

@@ -44,7 +44,6 @@ PREVIOUS_BATCH: Final = {
     "bad": phrase("bad too: not this batch alone"),
     "finite": phrase("finite: look at this batch"),
 }
-EXACT: Final = phrase("The plain pass repeated the step bit for bit.")
 FINITE_EXACT: Final = phrase(
     "The plain pass differs from the step, but all values that are finite in both are equal bit for bit."
 )
@@ -92,7 +91,7 @@ def _exactness(incident: Incident) -> str:
     if replay.exact is None:
         return ""
     if replay.exact:
-        return EXACT
+        return phrase("The plain pass repeated the step bit for bit.")
     bad = ranks.bad_before or ranks.bad_after_only
     if bad and replay.finite_exact and all(one.came_back == "no" for one in replay.passes if one.label == "plain"):
         return HEALED.format(ranks=name_ranks(bad))

@@ -43,17 +43,13 @@ SENTENCES: Final = {
         "Step {step}: the loss scale was too large, {who} overflowed to {what}: {operator}{module}, {when}{others}."
     ),
 }
-NOT_BACK: Final = phrase("the fault did not come back when the step was run again")
-NOT_FOUND: Final = phrase("tracing back from the bad values found no origin")
 STOPPED: Final = phrase("stopped on every rank with exit code {code}, before any weight changed")
 STOPPED_LATE: Final = phrase("stopped on every rank with exit code {code}, after the step had been applied")
 JOB_STATES: Final = {
     "skip": phrase("goes on: this step was skipped, no weight changed"),
     "continue": phrase("goes on: this step was applied anyway, weights may hold NaN or Inf now"),
 }
-NOT_KNOWN: Final = phrase("not known: every rank ended before it could write what was done")
 RESUME: Final = phrase("{state}; start again from the last checkpoint before step {step}{place}")
-NO_CHECKPOINT: Final = phrase("{state}; no --save was given, so there is no checkpoint to start again from")
 
 
 def describe(opened: OpenedIncident) -> Block:
@@ -80,7 +76,9 @@ def _why_unknown(replay: ReplaySummary) -> str:
     if not replay.done:
         return replay.why_not or phrase("the step was not run again")
     came_back = any(one.came_back != "no" for one in replay.passes)
-    return NOT_FOUND if came_back else NOT_BACK
+    if came_back:
+        return phrase("tracing back from the bad values found no origin")
+    return phrase("the fault did not come back when the step was run again")
 
 
 def _origin(opened: OpenedIncident) -> str:
@@ -140,7 +138,7 @@ def job_words(opened: OpenedIncident) -> str:
         return RESUME.format(state=state, step=opened.incident.step, place="")
     directory = opened.fingerprint.arguments.get("save", "None")
     if directory == "None":
-        return NO_CHECKPOINT.format(state=state)
+        return phrase("{state}; no --save was given, so there is no checkpoint to start again from", state=state)
     return RESUME.format(state=state, step=opened.incident.step, place=phrase(", in {directory}", directory=directory))
 
 
@@ -150,6 +148,6 @@ def _job_state(opened: OpenedIncident) -> str:
         state = STOPPED_LATE if opened.incident.kind is Kind.DEAD_STEP else STOPPED
         state = state.format(code=policy.exit_code)
     else:
-        state = JOB_STATES.get(policy.action, NOT_KNOWN)
+        state = JOB_STATES.get(policy.action, phrase("not known: every rank ended before it could write what was done"))
     is_replaced = policy.action not in (policy.name, "unknown") and policy.words
     return phrase("{state} ({words})", state=state, words=policy.words.rstrip(".")) if is_replaced else state
