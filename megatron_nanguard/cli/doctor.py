@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from megatron_nanguard.cli import say
-from megatron_nanguard.postmortem.statuses import FiredCounts, read_statuses
+from megatron_nanguard.postmortem.statuses import num_calls, read_statuses
 from megatron_nanguard.records.machine.doctor import PatchPointState
+from megatron_nanguard.records.run.status import Status
 from megatron_nanguard.version import __version__
 
 
@@ -30,7 +31,7 @@ def command(run_dir: Path | None) -> int:
       nanguard doctor
       nanguard doctor nanguard/runs/20260101T120000Z-ab12
     """
-    counts = None if run_dir is None else read_statuses(run_dir)
+    statuses = [] if run_dir is None else read_statuses(run_dir)
     say(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
     for package in ("torch", "megatron-core", "torch-npu", "transformer-engine"):
         say(f"{package} {_version(package)}")
@@ -41,10 +42,10 @@ def command(run_dir: Path | None) -> int:
     states = _patch_point_states()
     say()
     for state in states:
-        _print(state, counts)
-    if counts is not None:
-        say(f"\n{counts.num_ranks} ranks left a status file; called: times per rank, least to most")
-        for note in counts.notes:
+        _print(state, statuses)
+    if statuses:
+        say(f"\n{len(statuses)} ranks left a status file; called: times per rank, least to most")
+        for note in dict.fromkeys(note for status in statuses for note in status.notes):
             say(f"note: {note}")
     say("\nhardware counters, which are evidence in an incident:")
     for source in list_sources():
@@ -78,9 +79,9 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _print(state: PatchPointState, counts: FiredCounts | None) -> None:
+def _print(state: PatchPointState, statuses: Sequence[Status]) -> None:
     mark = "ok " if state.works else "NO "
-    called = "" if counts is None else f"  called {counts.words(state.target)}"
+    called = f"  called {num_calls(state.target, statuses)}" if statuses else ""
     say(f"{mark} {state.point:26} {state.words}{called}")
     say(f"      {state.target}")
 

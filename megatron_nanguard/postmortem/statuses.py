@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_nanguard.errors import PostmortemError
@@ -11,28 +11,14 @@ from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.run.status import Status
 
 
-@dataclass(frozen=True)
-class FiredCounts:
-    """How often each target of a patch point was called.
-
-    Attributes:
-        num_ranks: number of ranks with a status file.
-        least, most: calls on the rank with the fewest and with the most calls, by target.
-        notes: notes of the ranks, each once.
-    """
-
-    num_ranks: int
-    least: dict[str, int]
-    most: dict[str, int]
-    notes: tuple[str, ...]
-
-    def words(self, target: str) -> str:
-        """Say how often a target was called: "12", or "8 to 12" if the ranks differ."""
-        least, most = self.least.get(target, 0), self.most.get(target, 0)
-        return str(most) if least == most else f"{least} to {most}"
+def num_calls(target: str, statuses: Sequence[Status]) -> str:
+    """Say how often the ranks called the target of a patch point: "12", or "8 to 12" if they differ."""
+    calls = [status.points_fired.get(target, 0) for status in statuses]
+    least, most = min(calls), max(calls)
+    return str(most) if least == most else f"{least} to {most}"
 
 
-def read_statuses(run: Path) -> FiredCounts:
+def read_statuses(run: Path) -> list[Status]:
     """Read every status file of a run.
 
     Raises:
@@ -44,12 +30,4 @@ def read_statuses(run: Path) -> FiredCounts:
     if not files:
         newest = "; give one of its runs/" if (run / "runs").is_dir() else ""
         raise PostmortemError(f"{run} holds no status files; they are written when a guarded run ends{newest}")
-    statuses = [read_record(Status, file) for file in files]
-    points = sorted({name for status in statuses for name in status.points_fired})
-    calls = {name: [status.points_fired.get(name, 0) for status in statuses] for name in points}
-    return FiredCounts(
-        num_ranks=len(statuses),
-        least={name: min(seen) for name, seen in calls.items()},
-        most={name: max(seen) for name, seen in calls.items()},
-        notes=tuple(dict.fromkeys(note for status in statuses for note in status.notes)),
-    )
+    return [read_record(Status, file) for file in files]

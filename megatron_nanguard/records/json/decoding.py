@@ -90,7 +90,6 @@ class RecordDecoder:
         self.cls = cls
         self._fields = tuple((name, key, _exact_types(hint), decoder_of(hint)) for name, key, hint, _ in fields_of(cls))
         self._known = frozenset(key for _, key, _, _ in fields_of(cls))
-        self._required = frozenset(key for _, key, _, may_be_missing in fields_of(cls) if not may_be_missing)
         self._by_key = {key: (name, decode) for name, key, _, decode in self._fields}
         self._checks_itself = hasattr(cls, "__post_init__")
 
@@ -126,7 +125,9 @@ class RecordDecoder:
     def build(self, values: dict[str, Any]) -> Any:
         """Make the record of decoded values by attribute."""
         if len(values) < len(self._fields):
-            self._refuse_missing(values)
+            for name, key, _, may_be_missing in fields_of(self.cls):
+                if not may_be_missing and name not in values:
+                    raise Misfit(f"is missing in {self.cls.__name__}", key)
             return self.cls(**values)
         if self._checks_itself:
             return self.cls(**values)
@@ -134,11 +135,6 @@ class RecordDecoder:
         record: Any = object.__new__(self.cls)
         record.__dict__.update(values)
         return record
-
-    def _refuse_missing(self, values: Mapping[str, Any]) -> None:
-        for name, key, _, _ in self._fields:
-            if key in self._required and name not in values:
-                raise Misfit(f"is missing in {self.cls.__name__}", key)
 
 
 def _decode_float(tree: Any) -> float:
@@ -183,28 +179,22 @@ def _decode_list(exact: tuple[type, ...], decode: Decoder, tree: Any) -> tuple[A
 def _decode_fixed(decoders: tuple[Decoder, ...], tree: Any) -> tuple[Any, ...]:
     if type(tree) is not list or len(tree) != len(decoders):
         raise _wrong(tree, f"a list of {len(decoders)} values")
-    values: list[Any] = []
-    try:
-        for decode, value in zip(decoders, tree):  # noqa: B905
-            values.append(decode(value))
-    except Misfit as misfit:
-        misfit.path.append(len(values))
-        raise
-    return tuple(values)
+    return tuple(map(_decode_part, range(len(tree)), decoders, tree))
 
 
 def _decode_mapping(exact: tuple[type, ...], decode: Decoder, tree: Any) -> dict[str, Any]:
     if type(tree) is not dict:
         raise _wrong(tree, "an object")
-    values = {}
-    key = ""
+    return {key: value if type(value) in exact else _decode_part(key, decode, value) for key, value in tree.items()}
+
+
+def _decode_part(place: str | int, decode: Decoder, value: Any) -> Any:
+    """Decode what is under a key or an index; an error takes its place along."""
     try:
-        for key, value in tree.items():
-            values[key] = value if type(value) in exact else decode(value)
+        return decode(value)
     except Misfit as misfit:
-        misfit.path.append(key)
+        misfit.path.append(place)
         raise
-    return values
 
 
 def _wrong(seen: Any, expected: str) -> Misfit:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 FLOAT_TAG: Final = "$float"
@@ -29,19 +29,11 @@ def fields_of(cls: type) -> tuple[tuple[str, str, Any, bool], ...]:
     )
 
 
-def leaves_of(value: Any) -> Iterator[Any]:
-    """Yield every value that holds no others, in the order of the fields."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves_of(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from leaves_of(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from leaves_of(getattr(value, field.name))
-    else:
-        yield value
+def leaves_of(value: Any) -> list[Any]:
+    """List every value that holds no others, in the order of the fields."""
+    leaves: list[Any] = []
+    map_leaves(value, leaves.append, lambda record, fields: None)
+    return leaves
 
 
 def map_leaves(

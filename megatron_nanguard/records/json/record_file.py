@@ -132,20 +132,13 @@ def read_bytes(path: Path, name: str) -> bytes:
                     f"{name}: cannot be read: {facts.st_size} bytes, expected at most {LARGEST_BYTES}; no file of a "
                     "run is as large"
                 )
-            return _read_all(file, facts.st_size)
+            # Up to the size that the file had when it was opened; it may be growing.
+            with open(file, "rb", closefd=False) as stream:
+                return stream.read(facts.st_size)
         finally:
             os.close(file)
     except OSError as error:
         raise PostmortemError(f"{name}: cannot be read: {error.strerror}") from error
-
-
-def _read_all(file: int, size: int) -> bytes:
-    """Read up to the size that the file had when it was opened; a network file system may return less at a time."""
-    parts = []
-    while size > 0 and (part := os.read(file, size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def _check_version(tree: Any) -> None:
