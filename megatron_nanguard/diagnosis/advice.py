@@ -16,17 +16,6 @@ def advise(case: Case) -> tuple[str, ...]:
     return tuple(pattern for pattern, is_there in PATTERNS.items() if is_there(case))
 
 
-def _softmax(case: Case) -> bool:
-    return any(
-        origin.pattern == "nan" and origin.phase in ("forward", "recompute")
-        for origin in case.origins_in("softmax", "log_softmax", "scaled_dot_product_attention")
-    )
-
-
-def _in_loss(*names: str) -> Callable[[Case], bool]:
-    return lambda case: any(origin_facts.is_in_loss(origin) for origin in case.origins_in(*names))
-
-
 def _made_by(*names: str) -> Callable[[Case], bool]:
     return lambda case: bool(case.origins_in(*names))
 
@@ -62,9 +51,9 @@ def _scale_search(case: Case) -> bool:
 
 
 PATTERNS: Final[dict[str, Callable[[Case], bool]]] = {
-    "fully_masked_softmax_row": _softmax,
+    "fully_masked_softmax_row": lambda case: bool(case.masked_softmaxes),
     "zero_valid_tokens": lambda case: bool(case.incident.zero_tokens),
-    "loss_multiplied_by_mask": _in_loss("mul"),
+    "loss_multiplied_by_mask": lambda case: any(map(origin_facts.is_in_loss, case.origins_in("mul"))),
     "log_outside_domain": _made_by("log", "log2", "log10", "log1p", "sqrt", "rsqrt"),
     "guarded_division": lambda case: case.has_finite_losses and _made_by("div", "reciprocal")(case),
     "exp_overflow_in_the_branch_not_picked": lambda case: case.has_finite_losses and _exponential(case),

@@ -39,6 +39,12 @@ class Case:
             origin for origin in self.origins_of(OriginKind.OPERATOR) if base_name(origin.operator) in operators
         )
 
+    @property
+    def masked_softmaxes(self) -> tuple[Origin, ...]:
+        """The origins that are a softmax which made NaN going forward, as a row with everything masked does."""
+        made = self.origins_in("softmax", "log_softmax", "scaled_dot_product_attention")
+        return tuple(each for each in made if each.pattern == "nan" and each.phase in ("forward", "recompute"))
+
     def name(self, origin: Origin) -> str:
         """An origin in a sentence: "log in decoder.layers.3.mlp"; one of several: "... (rank 5, load)"."""
         what = origin.operator
@@ -58,12 +64,6 @@ class Case:
         calls = [(each.module, each.operator, each.phase) for each in self.incident.origin]
         same = {each.rank for each, call in zip(self.incident.origin, calls, strict=True) if call == calls[0]}
         return tuple(sorted(same)) if len(same) > 1 else ()
-
-    @property
-    def suspect_ranks(self) -> frozenset[int]:
-        """The ranks where it began; those that were bad before the reduction where no origin is known."""
-        began = {rank for origin in self.incident.origin for rank in origin.members}
-        return frozenset(began or self.incident.ranks.bad_before)
 
     def came_back(self, label: PassLabel) -> CameBack | None:
         """Whether the fault came back in a labelled pass; None when there was none."""

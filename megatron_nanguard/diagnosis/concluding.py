@@ -87,9 +87,8 @@ def _extended_summary(incident: Incident) -> str:
 
 def _received_before(incident: Incident) -> str:
     """Which ranks were bad before the reduction only because other ranks had sent them bad values."""
-    began = {rank for origin in incident.origin for rank in origin.members}
     sent = {infected.rank for infected in incident.infected if infected.from_ranks}
-    ranks = sorted((sent & set(incident.ranks.bad_before)) - began)
+    ranks = sorted((sent & set(incident.ranks.bad_before)) - incident.origin_ranks)
     if not incident.origin or not ranks:
         return ""
     return phrase("{who} received bad values before it, by other communication.", who=opening(name_ranks(ranks)))

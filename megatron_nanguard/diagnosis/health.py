@@ -21,11 +21,11 @@ OUTWEIGHS: Final = 12.0
 """More than all facts together that a rule can hold against a cause."""
 REPORTED_CEILING: Final = 0.99
 """Ceiling of a cause that the device reports itself; just above that of every other cause."""
-HOST_LOST_DATA: Final = phrase("the host of rank {rank} lost data in its own memory: {change}")
-HINTS: Final[dict[Severity, Phrase]] = {
-    "corrected": phrase("the device of rank {rank} reports errors that were corrected: {change}"),
-    "throttle": phrase("the device of rank {rank} reports lowered clocks: {change}"),
-}
+HINTS: Final[tuple[tuple[Severity, str, Phrase], ...]] = (
+    ("corrected", "device", phrase("the device of rank {rank} reports errors that were corrected: {change}")),
+    ("throttle", "device", phrase("the device of rank {rank} reports lowered clocks: {change}")),
+    ("uncorrectable", "host", phrase("the host of rank {rank} lost data in its own memory: {change}")),
+)
 
 
 class ReportedChange(NamedTuple):
@@ -52,7 +52,7 @@ def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[Re
 
 def suspect_changes(case: Case, severity: Severity, part: str = "device") -> tuple[ReportedChange, ...]:
     """The changes of one severity on the devices, or the hosts, of suspect ranks."""
-    ranks = case.suspect_ranks
+    ranks = case.incident.suspect_ranks
     return tuple(report for report in changes(case, severity, part) if report.health.rank in ranks)
 
 
@@ -63,7 +63,7 @@ def came_back(case: Case) -> bool:
 
 def was_read(case: Case) -> bool:
     """Whether the device of a suspect rank gave any reading."""
-    ranks = case.suspect_ranks
+    ranks = case.incident.suspect_ranks
     mine = [health for health in case.incident.health if health.rank in ranks]
     return any(reading.part == "device" for health in mine for reading in health.readings)
 
@@ -74,7 +74,7 @@ def weigh_lost_data(case: Case, reports: Collection[ReportedChange], scales: Sca
         return
     reporting = {report.health.rank for report in reports}
     weight = OUTWEIGHS
-    if not case.incident.origin and case.suspect_ranks - reporting:
+    if not case.incident.origin and case.incident.suspect_ranks - reporting:
         weight = DECISIVE
         scales.not_tested(phrase("whether it began on {ranks}", ranks=name_ranks(sorted(reporting))))
     if unexplained := _unexplained(case, reporting):
@@ -98,16 +98,15 @@ def _unexplained(case: Case, reporting: set[int]) -> list[int]:
 
 def weigh_hints(case: Case, scales: Scales) -> None:
     """Weigh corrected errors and lowered clocks of suspect devices, and memory errors of their hosts."""
-    for severity, words in HINTS.items():
-        for report in suspect_changes(case, severity):
-            scales.speaks_for(HINT, words.format(rank=report.health.rank, change=report.words()), "hint")
-    for report in suspect_changes(case, "uncorrectable", "host"):
-        scales.speaks_for(HINT, HOST_LOST_DATA.format(rank=report.health.rank, change=report.words()), "host")
+    for severity, part, words in HINTS:
+        for report in suspect_changes(case, severity, part):
+            fact = words.format(rank=report.health.rank, change=report.words())
+            scales.speaks_for(HINT, fact, "host" if part == "host" else "hint")
 
 
 def weigh_elsewhere(case: Case, scales: Scales) -> None:
     """Weigh an uncorrectable error on a device where it did not begin, which says little."""
-    ranks = case.suspect_ranks
+    ranks = case.incident.suspect_ranks
     for report in changes(case, "uncorrectable"):
         if report.health.rank not in ranks:
             fact = phrase(
@@ -123,10 +122,9 @@ def relevant_health(incident: Incident) -> tuple[DeviceHealth, ...]:
 
     Where no origin is known, at most 8 of the ranks that were bad before the reduction count as those where it began.
     """
-    began = {rank for origin in incident.origin for rank in origin.members}
-    candidates = began or set(incident.ranks.bad_before)
+    candidates = incident.suspect_ranks
     first = [health for health in incident.health if health.rank in candidates]
-    if not began:
+    if not incident.origin:
         first = first[:8]
     changed = [health for health in incident.health if health.has_news and health not in first]
     changed.sort(key=lambda health: not health.has_lost_data)

@@ -97,7 +97,7 @@ def _devices(earlier: Incident) -> tuple[RankDevice, ...]:
 
 
 def _suspect_ranks(case: Case) -> frozenset[int]:
-    return case.suspect_ranks | {call.rank for call in case.incident.arbitrations}
+    return case.incident.suspect_ranks | {call.rank for call in case.incident.arbitrations}
 
 
 def _suspect_devices(case: Case) -> tuple[RankDevice, ...]:

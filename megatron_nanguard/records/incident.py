@@ -271,3 +271,13 @@ class Incident:
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     phrases: dict[str, Phrasing] = field(default_factory=dict)
+
+    @property
+    def origin_ranks(self) -> frozenset[int]:
+        """The ranks where it began; empty where no origin is known."""
+        return frozenset(rank for origin in self.origin for rank in origin.members)
+
+    @property
+    def suspect_ranks(self) -> frozenset[int]:
+        """The ranks where it began; those that were bad before the reduction where no origin is known."""
+        return self.origin_ranks or frozenset(self.ranks.bad_before)

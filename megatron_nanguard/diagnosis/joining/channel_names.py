@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Final
 
 from megatron_nanguard.records.channel import Channel
@@ -53,6 +52,8 @@ class ChannelNames:
         self._coords = coords
         self._known: dict[Channel, str] = {}
         self._axes: dict[Channel, str] = {}
+        self._num_replicas = Counter(map(_without_replica, coords.values()))
+        """How many ranks have a place that is the same but for data and expert parallelism."""
 
     def __getitem__(self, channel: Channel) -> str:
         """Name a channel; each is named once, since its ranks may be many."""
@@ -103,11 +104,6 @@ class ChannelNames:
         elif axes == ["dp", "ep"] and len(ranks) < self._num_replicas[_without_replica(self._coords[ranks[0]])]:
             axes = ["ep"]
         return "+".join(axes)
-
-    @cached_property
-    def _num_replicas(self) -> Counter[str]:
-        """How many ranks have a place that is the same but for data and expert parallelism."""
-        return Counter(map(_without_replica, self._coords.values()))
 
 
 def name_place(place: TracedPlace) -> str:

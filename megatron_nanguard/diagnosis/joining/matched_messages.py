@@ -80,9 +80,7 @@ class MatchedMessages:
     def unknown_senders(self, key: Key) -> Iterator[int]:
         """Members that may have sent bad values although no trace says so."""
         for rank in self.channel(key).senders:
-            if rank not in self._traces or self._may_be_cut(rank, key):
+            # A cut list holds the earliest messages: none is missing before a later one of the same channel.
+            may_be_cut = rank in self._last and self._last[rank].get(key.channel, -1) <= key.number
+            if rank not in self._traces or may_be_cut:
                 yield rank
-
-    def _may_be_cut(self, rank: int, key: Key) -> bool:
-        """A cut list holds the earliest messages: none is missing before a later one of the same channel."""
-        return rank in self._last and self._last[rank].get(key.channel, -1) <= key.number

@@ -10,15 +10,7 @@ from typing import Final
 from megatron_nanguard.diagnosis.joining.walk_back import Unseen
 from megatron_nanguard.records.incident import Origin
 from megatron_nanguard.records.phrase import phrase
-from megatron_nanguard.records.trace import (
-    Message,
-    OriginKind,
-    Pattern,
-    RankTrace,
-    TensorFacts,
-    TracedOrigin,
-    pattern_of,
-)
+from megatron_nanguard.records.trace import Message, OriginKind, RankTrace, TensorFacts, TracedOrigin, pattern_of
 
 UNSEEN_WRITER: Final = phrase("unseen writer")
 """Takes the place of the operator where something that the dispatcher does not see has written."""
@@ -73,6 +65,7 @@ def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace], bet
     message, trace = arrived[rank], traces[rank]
     form = MESSAGE if trace.channels[message.channel].kind == "p2p" else COLLECTIVE
     use = message.first_used
+    patterns = {message.arrived for message in arrived.values()}
     return Origin(
         rank=rank,
         coords=trace.coords,
@@ -81,7 +74,7 @@ def spoiled(arrived: Mapping[int, Message], traces: Mapping[int, RankTrace], bet
         module=use.module if use else "",
         operator=message.operator,
         output=form.format(number=message.number, between=between),
-        pattern=_joint_pattern(arrived),
+        pattern=pattern_of(patterns & {"nan", "nan+inf"}, patterns & {"inf", "nan+inf"}),
         source_line=message.line or (use.source_line if use else None),
         positions=(),
         kind=OriginKind.COMMUNICATION,
@@ -116,9 +109,3 @@ def unseen(trace: RankTrace, found: Unseen) -> Origin:
         kind=OriginKind.UNSEEN,
         facts=TensorFacts(found.what, (), "", found.pattern),
     )
-
-
-def _joint_pattern(arrived: Mapping[int, Message]) -> Pattern:
-    """What all members saw together."""
-    patterns = {message.arrived for message in arrived.values()}
-    return pattern_of(patterns & {"nan", "nan+inf"}, patterns & {"inf", "nan+inf"})

@@ -85,7 +85,8 @@ class _Walk:
     def follow(self, rank: int, causes: tuple[CauseLink, ...], if_none: Sequence[Unseen]) -> None:
         """Go one step back inside a rank."""
         trace = self._traces[rank]
-        known = [cause for cause in causes if cause.index < len(_listed(trace, cause))]
+        lengths = {"origin": len(trace.origins), "arrival": len(trace.arrivals)}
+        known = [cause for cause in causes if cause.index < lengths[cause.to]]
         if not known:
             self._dead_end(trace, if_none)
         for cause in known:
@@ -119,7 +120,3 @@ class _Walk:
             self._walked.cut |= unknown & self._traces.keys()
             if not unknown:
                 self._walked.spoiled.add(key)
-
-
-def _listed(trace: RankTrace, cause: CauseLink) -> tuple[object, ...]:
-    return trace.origins if cause.to == "origin" else trace.arrivals

@@ -28,11 +28,6 @@ class Confirmation(NamedTuple):
     option: str = ""
 
 
-def is_not_synchronous(case: Case) -> bool:
-    """Whether the step was not run again with a wait after every operator."""
-    return case.came_back("synchronous") is None
-
-
 def has_fused_layers(case: Case) -> bool:
     """Whether the model may be made of fused layers."""
     return case.host_options.get("transformer_impl") != "local"
@@ -48,7 +43,7 @@ is_on_accelerator: Final = is_on("cuda", "npu")
 
 def waits_on_accelerator(case: Case) -> bool:
     """Whether a run that waits after every operator is possible, and was not done already."""
-    return is_not_synchronous(case) and is_on_accelerator(case)
+    return case.came_back("synchronous") is None and is_on_accelerator(case)
 
 
 ON_THE_CPU: Final = phrase("python bundle/repro.py --device cpu")

@@ -11,18 +11,7 @@ from typing import Final, NamedTuple
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.history import recurrences
 from megatron_nanguard.diagnosis.joining.origins import is_reducing
-from megatron_nanguard.diagnosis.next_steps.confirmations import (
-    HERE_AND_ELSEWHERE,
-    IN_FIXED_ORDER,
-    ON_THE_CPU,
-    UNFUSED_LAYERS,
-    WAITING_ALWAYS,
-    WITHOUT_CACHE,
-    has_fused_layers,
-    is_on,
-    is_on_accelerator,
-    waits_on_accelerator,
-)
+from megatron_nanguard.diagnosis.next_steps import confirmations
 from megatron_nanguard.diagnosis.origin_facts import OF_ACTIVATIONS
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.phrase import phrase
@@ -75,10 +64,6 @@ def _has_no_peer(case: Case) -> bool:
     return case.has_saved_call and all(call.peer not in ("bad", "finite") for call in case.incident.arbitrations)
 
 
-def _has_untried_scale(case: Case) -> bool:
-    return case.scaler is not None and case.incident.replay.lower_scale == "not_tried"
-
-
 def _has_option(option: str) -> Callable[[Case], bool]:
     return lambda case: case.host_options.get(option, "None") not in ("False", "None")
 
@@ -96,7 +81,7 @@ def _sums_gradients_in_narrow_type(case: Case) -> bool:
 
 EXPERIMENTS: Final = (
     Experiment(
-        ON_THE_CPU,
+        confirmations.ON_THE_CPU,
         clean=(Cause.OPERATOR, *HARDWARE, MEMORY, Cause.COMMUNICATION),
         bad=VALUES,
         is_open=_has_no_reference,
@@ -123,13 +108,13 @@ EXPERIMENTS: Final = (
         phrase("the same steps with --initial-loss-scale 4096"),
         clean=(Cause.LOSS_SCALER,),
         bad=(Cause.OPERATOR, Cause.COMMUNICATION, *VALUES),
-        is_open=_has_untried_scale,
+        is_open=lambda case: case.scaler is not None and case.incident.replay.lower_scale == "not_tried",
     ),
     Experiment(
-        WAITING_ALWAYS,
+        confirmations.WAITING_ALWAYS,
         clean=(MEMORY,),
         bad=(Cause.OPERATOR, *VALUES, Cause.FRAMEWORK, Cause.COMMUNICATION, Cause.HARDWARE_PERSISTENT),
-        is_open=waits_on_accelerator,
+        is_open=confirmations.waits_on_accelerator,
     ),
     Experiment(
         phrase("the same steps without --overlap-grad-reduce"),
@@ -151,10 +136,10 @@ EXPERIMENTS: Final = (
         option="attention_backend",
     ),
     Experiment(
-        UNFUSED_LAYERS,
+        confirmations.UNFUSED_LAYERS,
         clean=(Cause.OPERATOR,),
         bad=(*VALUES, Cause.HARDWARE_PERSISTENT),
-        is_open=has_fused_layers,
+        is_open=confirmations.has_fused_layers,
         option="transformer_impl",
     ),
     Experiment(
@@ -167,13 +152,13 @@ EXPERIMENTS: Final = (
         phrase("the same steps with NCCL_ALGO=Ring and NCCL_NVLS_ENABLE=0"),
         clean=(Cause.COMMUNICATION,),
         bad=(Cause.OPERATOR, *VALUES),
-        is_open=is_on("cuda"),
+        is_open=confirmations.is_on("cuda"),
     ),
     Experiment(
-        IN_FIXED_ORDER,
+        confirmations.IN_FIXED_ORDER,
         clean=(Cause.COMMUNICATION,),
         bad=(Cause.OPERATOR, *VALUES),
-        is_open=is_on("npu"),
+        is_open=confirmations.is_on("npu"),
     ),
     Experiment(
         phrase("the same steps without --recompute-granularity"),
@@ -183,7 +168,7 @@ EXPERIMENTS: Final = (
         option="recompute_granularity",
     ),
     Experiment(
-        WITHOUT_CACHE,
+        confirmations.WITHOUT_CACHE,
         clean=(MEMORY,),
         bad=(
             Cause.HARDWARE_PERSISTENT,
@@ -193,7 +178,7 @@ EXPERIMENTS: Final = (
             Cause.LOSS_OR_MASK,
             Cause.FRAMEWORK,
         ),
-        is_open=is_on_accelerator,
+        is_open=confirmations.is_on_accelerator,
     ),
     Experiment(
         phrase("the same steps on other hosts"),
@@ -203,7 +188,7 @@ EXPERIMENTS: Final = (
     ),
     # A fault that went away on this host by itself may do so on any other: one clean run proves nothing.
     Experiment(
-        HERE_AND_ELSEWHERE,
+        confirmations.HERE_AND_ELSEWHERE,
         clean=HARDWARE,
         bad=(MEMORY,),
         is_open=lambda case: case.went_away,

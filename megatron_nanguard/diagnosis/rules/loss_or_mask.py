@@ -12,10 +12,9 @@ from megatron_nanguard.records.phrase import name_ranks, phrase
 def judge(case: Case, scales: Scales) -> None:
     """Look for NaN that a mask or a denominator makes of finite values."""
     _weigh_empty_microbatches(case, scales)
-    for origin in case.origins_in("softmax", "log_softmax", "scaled_dot_product_attention"):
-        if origin.pattern == "nan" and origin.phase in ("forward", "recompute"):
-            fact = phrase("a row with everything masked is 0/0 in {origin}", origin=case.name(origin))
-            scales.speaks_for(DECISIVE, fact, "softmax")
+    for origin in case.masked_softmaxes:
+        fact = phrase("a row with everything masked is 0/0 in {origin}", origin=case.name(origin))
+        scales.speaks_for(DECISIVE, fact, "softmax")
     for origin in case.origins_in(*origin_facts.EXPONENTIAL):
         _weigh_unused_branch(origin, case, scales)
     for origin in case.origins_in("sub", "div", "log", "mul"):

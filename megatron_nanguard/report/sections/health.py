@@ -58,10 +58,9 @@ def describe(opened: OpenedIncident) -> Block | None:
 
 
 def _notes(incident: Incident) -> Iterator[str]:
-    began = {rank for origin in incident.origin for rank in origin.members}
     shown = (*incident.health[: SHOWN_RANKS - 1], *incident.health[SHOWN_RANKS - 1 :][-1:])
     for one in shown:
-        is_peer = is_healthy(one) and one.rank not in (began or incident.ranks.bad_before)
+        is_peer = is_healthy(one) and one.rank not in incident.suspect_ranks
         role = phrase("healthy peer") if is_peer else ""
         where = joined(LISTED, (phrase("rank {rank}", rank=one.rank), role, one.host, one.device))
         if states := _states(one):

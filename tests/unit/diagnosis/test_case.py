@@ -22,8 +22,8 @@ def test_a_scaler_is_dynamic_only_where_the_loss_has_a_scale() -> None:
 def test_the_suspect_ranks_are_those_of_the_origins_else_those_that_were_bad_before() -> None:
     sets = RankSets((1, 4), (), ())
 
-    assert case(ranks=sets, origin=(origin(), origin(rank=2, ranks=(2, 3)))).suspect_ranks == {2, 3, 5}
-    assert case(ranks=sets).suspect_ranks == {1, 4}
+    assert case(ranks=sets, origin=(origin(), origin(rank=2, ranks=(2, 3)))).incident.suspect_ranks == {2, 3, 5}
+    assert case(ranks=sets).incident.suspect_ranks == {1, 4}
 
 
 def test_an_origin_is_named_with_its_rank_only_where_there_are_several() -> None:
