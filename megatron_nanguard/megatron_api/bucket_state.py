@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from megatron_nanguard.megatron_api.buffers import bucket_groups, grad_buffers
-from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import changed_config
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, ModelChunk, ModelParameter
 
 FIELDS = (
@@ -75,15 +75,8 @@ def without_weight_gather(chunks: Sequence[ModelChunk]) -> Iterator[None]:
     for group in (group for chunk in chunks for group in bucket_groups(chunk)):
         if "param_gather_dispatched" in vars(group):
             vars(group).update(param_gather_dispatched=True, param_gather_handle=None)
-    configs = {id(config): config for config in (chunk_attribute(chunk, "config") for chunk in chunks)}
-    before = [(config, config.param_sync_func) for config in configs.values() if hasattr(config, "param_sync_func")]
-    for config, _ in before:
-        config.param_sync_func = None
-    try:
+    with changed_config(chunks, "param_sync_func", lambda gather: None):
         yield
-    finally:
-        for config, gather in before:
-            config.param_sync_func = gather
 
 
 def _shallow(value: Any) -> Any:

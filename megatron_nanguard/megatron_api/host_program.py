@@ -46,8 +46,7 @@ def arguments() -> Namespace | None:
 
     Source: megatron/training/global_vars.py
     """
-    holder = sys.modules.get("megatron.training.global_vars")
-    return None if holder is None else vars(holder).get("_GLOBAL_ARGS")
+    return getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
 
 
 def log_step() -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch.nn import Module
@@ -42,6 +43,20 @@ def chunk_attribute(chunk: ModelChunk, name: str) -> Any:
     """
     values = (vars(level).get(name) for level in wrapper_chain(chunk))
     return next((value for value in values if value is not None), None)
+
+
+@contextmanager
+def changed_config(chunks: Sequence[ModelChunk], name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Within the context an attribute of every config of the chunks has the value that ``change(value)`` gives."""
+    configs = {id(config): config for config in (chunk_attribute(chunk, "config") for chunk in chunks)}
+    before = [(config, getattr(config, name)) for config in configs.values() if hasattr(config, name)]
+    for config, value in before:
+        setattr(config, name, change(value))
+    try:
+        yield
+    finally:
+        for config, value in before:
+            setattr(config, name, value)
 
 
 def vp_stage(chunk: ModelChunk) -> int | None:

@@ -23,9 +23,7 @@ def leaves(optimizer: MegatronOptimizer | None) -> list[LeafOptimizer]:
     """
     if optimizer is None:
         return []
-    children = getattr(optimizer, "chained_optimizers", None)
-    if children is None:
-        children = getattr(optimizer, "_active_optimizers", None)
+    children = getattr(optimizer, "chained_optimizers", getattr(optimizer, "_active_optimizers", None))
     if children is None:
         return [cast("LeafOptimizer", optimizer)]
     return [leaf for child in children for leaf in leaves(child)]
@@ -65,10 +63,7 @@ def scale_is_minimal(optimizer: MegatronOptimizer) -> Tensor | None:
 
     Sync: none.
     """
-    for scaler in dynamic_scalers(optimizer):
-        minimal: Tensor = scaler.scale <= scaler.min_scale
-        return minimal
-    return None
+    return next((scaler.scale <= scaler.min_scale for scaler in dynamic_scalers(optimizer)), None)
 
 
 def loss_scale(optimizer: MegatronOptimizer) -> float | None:
@@ -76,9 +71,7 @@ def loss_scale(optimizer: MegatronOptimizer) -> float | None:
 
     Sync: one host read.
     """
-    for scaler in scalers(optimizer):
-        return float(scaler.scale)
-    return None
+    return next((float(scaler.scale) for scaler in scalers(optimizer)), None)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import Parameter
 
-from megatron_nanguard.megatron_api.buffers import (
-    grad_buffers,
-    has_separate_main_grad,
-    local_gradient,
-    owned_range,
-    uses_distributed_optimizer,
-)
+from megatron_nanguard.megatron_api import buffers
 from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
 from megatron_nanguard.megatron_api.parallel import position
 from megatron_nanguard.megatron_api.protocols import ModelChunk, ModelParameter, ParamAndGradBuffer, TransformerConfig
@@ -76,10 +70,10 @@ def reduced_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
     """
     pieces: list[Piece] = []
     for chunk_number, chunk in enumerate(chunks):
-        buffers = grad_buffers(chunk)
-        for buffer_number, buffer in enumerate(buffers):
+        grad_buffers = buffers.grad_buffers(chunk)
+        for buffer_number, buffer in enumerate(grad_buffers):
             pieces += _consumed_pieces(chunk_number, buffer_number, buffer)
-        if not buffers:
+        if not grad_buffers:
             pieces += _parameter_pieces(chunk_number, chunk)
     return pieces
 
@@ -98,7 +92,7 @@ def surviving_local_pieces(chunks: Sequence[ModelChunk]) -> list[Piece]:
         if vars(chunk).get("force_all_reduce", False):
             continue
         foreign = params_summed_beyond_dp(chunk)
-        for buffer_number, buffer in enumerate(grad_buffers(chunk)):
+        for buffer_number, buffer in enumerate(buffers.grad_buffers(chunk)):
             runs = _runs(buffer, unwanted=foreign)
             for bucket_number, start, end in _untouched_ranges(buffer):
                 for low, high in _common(runs, start, end):
@@ -113,7 +107,7 @@ def parameter_segments(chunks: Sequence[ModelChunk], piece: Piece) -> list[Segme
     if piece.buffer == NO_BUFFER:
         return [Segment(list(chunk.parameters())[piece.bucket], 0, numel, piece.start)]
     segments = []
-    for param, start, end in _in_buffer_order(grad_buffers(chunk)[piece.buffer]):
+    for param, start, end in _in_buffer_order(buffers.grad_buffers(chunk)[piece.buffer]):
         for low, high in _common([(start, end)], piece.start, piece.start + numel):
             segments.append(Segment(param, low - piece.start, high - piece.start, low - start))
     return segments
@@ -143,7 +137,7 @@ def params_summed_beyond_dp(chunk: ModelChunk) -> set[int]:
 
 
 def _consumed_pieces(chunk_number: int, buffer_number: int, buffer: ParamAndGradBuffer) -> Iterator[Piece]:
-    outside = [place for place in _in_buffer_order(buffer) if has_separate_main_grad(place[0])]
+    outside = [place for place in _in_buffer_order(buffer) if buffers.has_separate_main_grad(place[0])]
     inside = _runs(buffer, unwanted={id(param) for param, _, _ in outside})
     for bucket_number, start, end in _consumed_ranges(buffer):
         for low, high in _common(inside, start, end):
@@ -157,16 +151,16 @@ def _consumed_pieces(chunk_number: int, buffer_number: int, buffer: ParamAndGrad
 
 def _parameter_pieces(chunk_number: int, chunk: ModelChunk) -> Iterator[Piece]:
     for number, param in enumerate(chunk.parameters()):
-        gradient = local_gradient(param)
+        gradient = buffers.local_gradient(param)
         if gradient is not None and gradient.data.numel():
             yield Piece(chunk_number, NO_BUFFER, number, gradient.start, gradient.data)
 
 
 def _consumed_ranges(buffer: ParamAndGradBuffer) -> list[tuple[int, int, int]]:
     """Return bucket number, first and end element of what is consumed; one range over all buckets where it can be."""
-    if not uses_distributed_optimizer(buffer):
+    if not buffers.uses_distributed_optimizer(buffer):
         return [(-1, 0, buffer.grad_data.numel())]
-    return [(number, *owned_range(buffer, bucket)) for number, bucket in enumerate(buffer.buckets)]
+    return [(number, *buffers.owned_range(buffer, bucket)) for number, bucket in enumerate(buffer.buckets)]
 
 
 def _untouched_ranges(buffer: ParamAndGradBuffer) -> Iterator[tuple[int, int, int]]:
@@ -175,7 +169,7 @@ def _untouched_ranges(buffer: ParamAndGradBuffer) -> Iterator[tuple[int, int, in
     is_alone = buffer.data_parallel_group.size() == 1 and instances == 1
     for number, bucket in enumerate(buffer.buckets):
         start, end = bucket.offset, bucket.offset + bucket.grad_data.numel()
-        owned_start, owned_end = owned_range(buffer, bucket)
+        owned_start, owned_end = buffers.owned_range(buffer, bucket)
         if is_alone:
             yield number, start, end
         else:

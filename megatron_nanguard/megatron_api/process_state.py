@@ -83,8 +83,7 @@ def keep_timers() -> Callable[[], None]:
 
     Source: megatron/core/timers.py, Timers and Timer
     """
-    holder = sys.modules.get("megatron.training.global_vars")
-    timers: Timers | None = None if holder is None else vars(holder).get("_GLOBAL_TIMERS")
+    timers: Timers | None = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_TIMERS", None)
     if timers is None:
         return lambda: None
     kept = {name: dict(vars(timer)) for name, timer in timers._timers.items()}
@@ -164,4 +163,4 @@ def _dataclass_fields(value: object) -> dict[str, object]:
 
 def _rerun_machine() -> RerunStateMachine | None:
     module = sys.modules.get("megatron.core.rerun_state_machine")
-    return None if module is None else vars(module).get("_GLOBAL_RERUN_STATE_MACHINE")
+    return getattr(module, "_GLOBAL_RERUN_STATE_MACHINE", None)

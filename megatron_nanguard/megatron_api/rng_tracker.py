@@ -49,5 +49,4 @@ def _set(present: Tensor | Generator | None, state: Tensor) -> Tensor | Generato
 
 
 def _tracker() -> RngTracker | None:
-    module = sys.modules.get("megatron.core.tensor_parallel.random")
-    return None if module is None else vars(module).get("_CUDA_RNG_STATE_TRACKER")
+    return getattr(sys.modules.get("megatron.core.tensor_parallel.random"), "_CUDA_RNG_STATE_TRACKER", None)

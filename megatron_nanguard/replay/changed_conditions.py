@@ -5,15 +5,14 @@ They come after the plain and the traced replay: a change of timing can hide a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.device import Device
-from megatron_nanguard.megatron_api.model_chunks import chunk_attribute
+from megatron_nanguard.megatron_api.model_chunks import changed_config
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 
 SYNCHRONOUS = "synchronous"
@@ -45,24 +44,11 @@ class Synchronous(TorchDispatchMode):
         return returned
 
 
-@contextmanager
-def lower_scale(chunks: Sequence[ModelChunk], factor: float = 1 / 256) -> Iterator[None]:
+def lower_scale(chunks: Sequence[ModelChunk], factor: float = 1 / 256) -> AbstractContextManager[None]:
     """Scale the loss by a smaller factor than the loss scaler gives: ``replay(call, lower_scale(chunks))``.
 
     Gradients that are finite then overflowed only because of the scale, which is for the loss scaler to handle.
 
     Source: megatron/core/pipeline_parallel/schedules.py: ``config.grad_scale_func`` in forward and backward steps
     """
-    configs = {id(config): config for config in (chunk_attribute(chunk, "config") for chunk in chunks)}
-    before = [(config, config.grad_scale_func) for config in configs.values() if config.grad_scale_func is not None]
-    for config, scale in before:
-        config.grad_scale_func = _scaled(scale, factor)
-    try:
-        yield
-    finally:
-        for config, scale in before:
-            config.grad_scale_func = scale
-
-
-def _scaled(scale: Callable[[Tensor], Tensor], factor: float) -> Callable[[Tensor], Tensor]:
-    return lambda loss: scale(loss) * factor
+    return changed_config(chunks, "grad_scale_func", lambda scale: scale and (lambda loss: scale(loss) * factor))
