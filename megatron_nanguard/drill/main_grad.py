@@ -62,6 +62,6 @@ class ReducedDrill(PlantedDrill):
     def _parts(self) -> Iterator[tuple[Tensor, ElementRange]]:
         """The parts of the target that this rank owns, in an order that is the same in every step."""
         for piece in reduced_pieces(self._model.chunks):
-            for entry, start, end, offset in self._model.parameter_map.segments(piece):
+            for entry, (_, start, end, offset) in self._model.parameter_map.segments(piece):
                 if entry.name == self.trigger.drill.target:
                     yield piece.data[start:end], ElementRange.from_start(entry.shape, offset, end - start)

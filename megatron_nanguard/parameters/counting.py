@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from megatron_nanguard.megatron_api.pieces import Piece
-from megatron_nanguard.parameters.parameter_map import EntrySegment, ParameterMap, index_in
+from megatron_nanguard.megatron_api.pieces import Piece, Segment
+from megatron_nanguard.parameters.parameter_map import ParameterMap, index_in
 from megatron_nanguard.records.postmortem import BadParameter
 from megatron_nanguard.records.run.parameters import ParameterEntry
 from megatron_nanguard.records.trace import pattern_of
@@ -38,13 +38,13 @@ def count_nonfinite(parameters: ParameterMap, pieces: Sequence[Piece]) -> list[B
         One record per bad parameter. Counts and norm are about the elements that the pieces hold of it.
     Sync: one host read for all norms, three more per bad run of elements.
     """
-    runs = [(segment, piece) for piece in pieces for segment in parameters.segments(piece)]
+    runs = [(entry, segment, piece) for piece in pieces for entry, segment in parameters.segments(piece)]
     if not runs:
         return []
-    norms = torch.stack([_norm(_elements(segment, piece)) for segment, piece in runs]).tolist()
+    norms = torch.stack([_norm(_elements(segment, piece)) for _, segment, piece in runs]).tolist()
     tallies: dict[int, _Tally] = {}
-    for (segment, piece), norm in zip(runs, norms, strict=True):
-        tally = tallies.setdefault(segment.entry.id, _Tally(segment.entry))
+    for (entry, segment, piece), norm in zip(runs, norms, strict=True):
+        tally = tallies.setdefault(entry.id, _Tally(entry))
         tally.norms.append(norm)
         tally.counted += segment.piece_end - segment.piece_start
         if not math.isfinite(norm):
@@ -52,7 +52,7 @@ def count_nonfinite(parameters: ParameterMap, pieces: Sequence[Piece]) -> list[B
     return [_record(tally) for tally in tallies.values() if not all(map(math.isfinite, tally.norms))]
 
 
-def _elements(segment: EntrySegment, piece: Piece) -> Tensor:
+def _elements(segment: Segment, piece: Piece) -> Tensor:
     return piece.data[segment.piece_start : segment.piece_end]
 
 
@@ -62,12 +62,12 @@ def _norm(elements: Tensor) -> Tensor:
     return norm
 
 
-def _count(tally: _Tally, segment: EntrySegment, elements: Tensor) -> None:
+def _count(tally: _Tally, segment: Segment, elements: Tensor) -> None:
     tally.nan_count += int(elements.isnan().sum())
     tally.inf_count += int(elements.isinf().sum())
     if tally.nan_count + tally.inf_count and tally.first_index is None:
         first = int(elements.isfinite().logical_not_().to(torch.uint8).argmax())
-        tally.first_index = index_in(segment.entry, segment.param_start, first)
+        tally.first_index = index_in(tally.entry, segment.param_start, first)
 
 
 def _record(tally: _Tally) -> BadParameter:

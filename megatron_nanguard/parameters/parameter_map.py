@@ -9,29 +9,13 @@ from typing import NamedTuple
 from torch.nn import Parameter
 
 from megatron_nanguard.megatron_api.buffers import grad_buffers, owned_range, uses_distributed_optimizer
-from megatron_nanguard.megatron_api.pieces import Piece, parameter_segments
+from megatron_nanguard.megatron_api.pieces import Piece, Segment, parameter_segments
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.parameters.global_names import NamedParameter, name_parameters
 from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.run.parameters import ParameterEntry, ParameterMapFile
 from megatron_nanguard.tensor_names import dtype_name, element_index
-
-
-class EntrySegment(NamedTuple):
-    """The part of a piece that belongs to one parameter.
-
-    Attributes:
-        entry: the parameter.
-        piece_start: its first element inside the piece.
-        piece_end: one past its last element inside the piece.
-        param_start: the same element inside the flattened parameter, -1 if it cannot be derived from the sharding.
-    """
-
-    entry: ParameterEntry
-    piece_start: int
-    piece_end: int
-    param_start: int
 
 
 class _BufferPlace(NamedTuple):
@@ -82,19 +66,16 @@ class ParameterMap:
         """Return the model parameter of an entry."""
         return self._params[entry.id]
 
-    def segments(self, piece: Piece) -> list[EntrySegment]:
+    def segments(self, piece: Piece) -> list[tuple[ParameterEntry, Segment]]:
         """Return the parameters that a piece consists of, in its order; padding is left out."""
-        return [
-            EntrySegment(self.entry(segment.param), segment.piece_start, segment.piece_end, segment.param_start)
-            for segment in parameter_segments(self._chunks, piece)
-        ]
+        return [(self.entry(segment.param), segment) for segment in parameter_segments(self._chunks, piece)]
 
     def locate(self, piece: Piece, offset: int) -> tuple[ParameterEntry, tuple[int, ...] | None] | None:
         """Return the parameter at one element of a piece and the index inside it; None for padding.
 
         The index alone is None if it cannot be derived from the sharding.
         """
-        for entry, piece_start, piece_end, param_start in self.segments(piece):
+        for entry, (_, piece_start, piece_end, param_start) in self.segments(piece):
             if piece_start <= offset < piece_end:
                 return entry, index_in(entry, param_start, offset - piece_start)
         return None

@@ -52,7 +52,7 @@ def values_by_name(parameters: ParameterMap, pieces: Sequence[Piece]) -> dict[st
     """The different values of the elements of each parameter."""
     values: dict[str, set[float]] = defaultdict(set)
     for piece in pieces:
-        for entry, start, end, _ in parameters.segments(piece):
+        for entry, (_, start, end, _) in parameters.segments(piece):
             values[entry.name].update(piece.data[start:end].unique().tolist())
     return {name: sorted(seen) for name, seen in values.items()}
 
