@@ -7,17 +7,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Final
 
-from megatron_nanguard.health.npu_text import (
-    Chip,
-    Reader,
-    State,
-    parse_fields,
-    parse_mapping,
-    read_ecc,
-    read_hccs,
-    read_health,
-    read_states,
-)
+from megatron_nanguard.health import npu_text
+from megatron_nanguard.health.npu_text import State, read_states
 from megatron_nanguard.health.polling import SourceAnswer
 from megatron_nanguard.records.machine.health import HealthReading
 
@@ -28,10 +19,10 @@ SEARCH_PATH: Final = "/usr/local/bin:/usr/local/sbin"
 TOOL_SECONDS: Final = 3.0
 """Timeout of one call, which takes some tenths of a second."""
 
-QUESTIONS: Final[Mapping[str, Reader]] = {
-    "ecc": read_ecc,
-    "health": read_health,
-    "hccs": read_hccs,
+QUESTIONS: Final[Mapping[str, npu_text.Reader]] = {
+    "ecc": npu_text.read_ecc,
+    "health": npu_text.read_health,
+    "hccs": npu_text.read_hccs,
     "temp": read_states(State("temperature", ("NPU Temperature (C)", "Temperature (C)"), " C")),
     "memory": read_states(
         State("memory", ("HBM Capacity(MB)", "DDR Capacity(MB)"), " MB"),
@@ -68,7 +59,7 @@ class NpuSmi:
     def read(self) -> SourceAnswer:
         """Error counters and states of the card; after a call that hangs, no other is made."""
         try:
-            chip = parse_mapping(_ask("-m")).get(self._logic_id)
+            chip = npu_text.parse_mapping(_ask("-m")).get(self._logic_id)
         except CANNOT_ASK as error:
             return SourceAnswer(problem=_problem(error))
         if chip is None:
@@ -79,19 +70,19 @@ class NpuSmi:
 def count_chips() -> int | str:
     """Number of chips that npu-smi lists on this host, or why it lists none."""
     try:
-        return len(parse_mapping(_ask("-m")))
+        return len(npu_text.parse_mapping(_ask("-m")))
     except CANNOT_ASK as error:
         return _problem(error)
 
 
-def _answer_of(chip: Chip) -> SourceAnswer:
+def _answer_of(chip: npu_text.Chip) -> SourceAnswer:
     counters: dict[str, int] = {}
     states: dict[str, str] = {}
     problem = ""
     for question, read in QUESTIONS.items():
         of_chip = ("-c", chip.chip) if chip.chip and question not in WHOLE_CARD else ()
         try:
-            fields = parse_fields(_ask("-t", question, "-i", chip.npu, *of_chip), chip.chip)
+            fields = npu_text.parse_fields(_ask("-t", question, "-i", chip.npu, *of_chip), chip.chip)
         except CANNOT_ASK as error:
             problem = _problem(error)
             break
