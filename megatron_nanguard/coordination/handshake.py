@@ -40,17 +40,13 @@ class Agreement:
     """The outcome of a handshake, the same on all ranks.
 
     Attributes:
-        go: all ranks declared the same, the guard starts.
-        reason: why it does not, naming the ranks that differ; empty with ``go``.
+        reason: why the guard does not start, naming the ranks that differ; empty when all ranks declared the same.
         run_id: name of the run.
-        ranks: the parallel world, ascending.
         speaker: the rank that logs what concerns all of them.
     """
 
-    go: bool
     reason: str
     run_id: str
-    ranks: tuple[int, ...]
     speaker: int
 
 
@@ -90,7 +86,7 @@ class Handshake:
             different, reason = self._different_ranks()
             self._agree_once(run_id, different, reason or f"the handshake took longer than {seconds:g} s")
         agreed = json.loads(self._store.get(AGREEMENT_KEY))
-        return Agreement(not agreed["reason"], agreed["reason"], agreed["run_id"], self._ranks, agreed["speaker"])
+        return Agreement(agreed["reason"], agreed["run_id"], agreed["speaker"])
 
     def _agree_once(self, run_id: str, different: Sequence[int], reason: str) -> None:
         """Write the agreement, unless another rank has done so."""

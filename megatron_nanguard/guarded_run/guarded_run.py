@@ -72,7 +72,7 @@ class GuardedRun:
         self.run_id = agreement.run_id
         self._warn_of_host({group: reason for group, reason in declined.items() if group not in ESSENTIAL})
         missing = "; ".join(declined[group] for group in ESSENTIAL if group in declined)
-        why_not = missing if agreement.go else agreement.reason
+        why_not = agreement.reason or missing
         if why_not:
             message = f"all ranks run unguarded: {why_not}"
             if self.settings.strict:

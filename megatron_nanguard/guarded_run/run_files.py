@@ -30,7 +30,8 @@ class RunFiles:
 
     def __init__(self, settings: Settings, run_id: str, rank: int, is_first: Callable[[], bool]) -> None:
         self.run_id, self.rank, self._is_first = run_id, rank, is_first
-        self.directory = RunDirectory(Path(_root(settings)), run_id, self._complain)
+        root = os.path.join(host_program.save_directory() or ".", "nanguard") if settings.dir is None else settings.dir
+        self.directory = RunDirectory(Path(root), run_id, self._complain)
         self._maps: set[str] = set()
 
     def _complain(self, text: str) -> None:
@@ -93,9 +94,3 @@ def _arguments() -> dict[str, str]:
 def _command_line() -> tuple[str, ...]:
     """The command line, where the host has parsed one; else it belongs to another program, and is not written down."""
     return () if host_program.arguments() is None else tuple(without_ours(sys.argv))
-
-
-def _root(settings: Settings) -> str:
-    if settings.dir is not None:
-        return settings.dir
-    return os.path.join(host_program.save_directory() or ".", "nanguard")

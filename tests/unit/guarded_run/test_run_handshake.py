@@ -30,14 +30,14 @@ def corner(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def test_a_world_of_one_agrees_with_itself() -> None:
     agreement = RunHandshake((0,), 1).agree(ON, [])
-    assert (agreement.go, agreement.reason, agreement.ranks, agreement.speaker) == (True, "", (0,), 0)
+    assert (agreement.reason, agreement.speaker) == ("", 0)
     assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{4}", agreement.run_id)
 
 
 def test_a_second_world_of_the_process_meets_by_itself() -> None:
     first, second = RunHandshake((0,), 1).agree(ON, []), RunHandshake((0,), 2).agree(ON, [])
-    assert first.go
-    assert second.go
+    assert not first.reason
+    assert not second.reason
 
 
 def test_the_message_names_the_rank_that_is_off() -> None:
@@ -45,7 +45,7 @@ def test_the_message_names_the_rank_that_is_off() -> None:
     off.rank = 1
     off.declare_off()
     agreement = RunHandshake((0, 1), 1).agree(ON, [])
-    assert (agreement.go, agreement.reason, agreement.speaker) == (False, "rank 1 started without --nanguard", 0)
+    assert (agreement.reason, agreement.speaker) == ("rank 1 started without --nanguard", 0)
 
 
 def test_a_rank_that_is_off_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
