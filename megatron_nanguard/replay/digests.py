@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -25,35 +24,24 @@ GOLDEN = -7046029254386353131
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@dataclass(frozen=True)
-class Digests:
-    """Digests of the state that a schedule call leaves behind, 16 hex digits each."""
+def state_digests(chunks: Sequence[ModelChunk], device: Device) -> dict[str, str]:
+    """Compute digests of the state that a schedule call leaves behind: 16 hex digits by the name of a part.
 
-    gradients: str
-    parameters: str
-    buffers: str
-    random: str
-    accumulators: str
+    Sync: one host read per part; only on an incident.
+    """
+    modules = [module for chunk in chunks for module in chunk.modules()]
+    return {
+        "gradients": _combined(gradient_tensors(chunks)),
+        "parameters": _combined(param for chunk in chunks for param in chunk.parameters()),
+        "buffers": _combined(b for module in modules for b in module._buffers.values() if b is not None),
+        "random": _combined([torch.get_rng_state(), device.rng_state(), *rng_tracker.states().values()]),
+        "accumulators": _combined(accumulated_tensors()),
+    }
 
-    @classmethod
-    def take(cls, chunks: Sequence[ModelChunk], device: Device) -> Digests:
-        """Compute the digests of the state now.
 
-        Sync: one host read per kind; only on an incident.
-        """
-        modules = [module for chunk in chunks for module in chunk.modules()]
-        return cls(
-            gradients=_combined(gradient_tensors(chunks)),
-            parameters=_combined(param for chunk in chunks for param in chunk.parameters()),
-            buffers=_combined(b for module in modules for b in module._buffers.values() if b is not None),
-            random=_combined([torch.get_rng_state(), device.rng_state(), *rng_tracker.states().values()]),
-            accumulators=_combined(accumulated_tensors()),
-        )
-
-    def differences(self, other: Digests) -> tuple[str, ...]:
-        """Names of the parts that are not the same bit for bit."""
-        names = (field.name for field in fields(self))
-        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
+def differences(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the parts that are not the same bit for bit."""
+    return tuple(name for name in one if one[name] != other[name])
 
 
 @torch.no_grad()

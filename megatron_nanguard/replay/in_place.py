@@ -20,7 +20,7 @@ from megatron_nanguard.megatron_api.bucket_state import without_weight_gather, z
 from megatron_nanguard.megatron_api.process_state import rerun_machine_off
 from megatron_nanguard.megatron_api.schedules import Around, intercept_steps
 from megatron_nanguard.replay.data_iterators import Batch
-from megatron_nanguard.replay.digests import Digests
+from megatron_nanguard.replay.digests import differences, state_digests
 from megatron_nanguard.replay.gradient_copy import GradientCopy
 from megatron_nanguard.replay.snapshot import Snapshot
 from megatron_nanguard.replay.step_recorder import RecordedCall
@@ -35,11 +35,11 @@ class ReplayResult:
 
     Attributes:
         seconds: duration.
-        digests: of the state after it.
+        digests: of the state after it, by the name of a part.
     """
 
     seconds: float
-    digests: Digests
+    digests: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def replay(
         call.schedule(**call.kwargs)
     call.device.synchronize()
     seconds = time.perf_counter() - started
-    return ReplayResult(seconds, Digests.take(call.chunks, call.device))
+    return ReplayResult(seconds, state_digests(call.chunks, call.device))
 
 
 def _both(at: Around | None, after_backward: AfterBackward | None) -> Around:
@@ -131,7 +131,7 @@ class DecisionPoint:
     call: RecordedCall
     snapshot: Snapshot
     gradients: GradientCopy
-    digests: Digests
+    digests: dict[str, str]
 
     @classmethod
     def take(cls, call: RecordedCall) -> DecisionPoint:
@@ -143,12 +143,12 @@ class DecisionPoint:
             call,
             Snapshot.capture(call.chunks, call.device),
             GradientCopy(call.chunks, call.device),
-            Digests.take(call.chunks, call.device),
+            state_digests(call.chunks, call.device),
         )
 
     def compare(self, result: ReplayResult) -> Exactness:
         """Compare a replay with the first pass; before anything is put back."""
-        differs = self.digests.differences(result.digests)
+        differs = differences(self.digests, result.digests)
         if "gradients" not in differs:
             return Exactness(differs, None)
         copy = self.gradients
@@ -163,4 +163,4 @@ class DecisionPoint:
         """
         self.snapshot.restore()
         self.gradients.put_back()
-        return self.digests.differences(Digests.take(self.call.chunks, self.call.device))
+        return differences(self.digests, state_digests(self.call.chunks, self.call.device))
