@@ -26,13 +26,12 @@ class Losses:
         self, on_loss: Callable[[int, Tensor], None] | None = None, guarded: Guarded = lambda where: nullcontext()
     ) -> None:
         self._on_loss, self._guarded = on_loss, guarded
-        self.losses: list[Tensor] = []
-        self.num_tokens: list[Tensor | None] = []
+        self.seen: list[tuple[Tensor, Tensor | None]] = []
+        """Loss, and number of tokens where it is a sum over them."""
 
     def clear(self) -> None:
         """Drop the losses of the last step."""
-        self.losses.clear()
-        self.num_tokens.clear()
+        self.seen.clear()
 
     def listen(self, forward_step_func: ForwardStep) -> ForwardStep:
         """Return a forward step whose loss function also records the losses.
@@ -65,18 +64,18 @@ class Losses:
         """(loss, logged) or (loss sum, number of tokens, logged); the schedule divides the loss in place afterwards."""
         if not isinstance(returned[0], Tensor) or returned[0].numel() != 1:
             return
-        self.losses.append(returned[0].detach().to(torch.float32, copy=True).reshape(()))
+        loss = returned[0].detach().to(torch.float32, copy=True).reshape(())
         if self._on_loss is not None:
-            self._on_loss(len(self.losses) - 1, self.losses[-1])
+            self._on_loss(len(self.seen), loss)
         tokens = returned[1] if len(returned) == 3 else None
-        self.num_tokens.append(tokens.detach().clone().reshape(()) if isinstance(tokens, Tensor) else None)
+        self.seen.append((loss, tokens.detach().clone().reshape(()) if isinstance(tokens, Tensor) else None))
 
     def bad(self) -> Tensor | None:
         """Return bool [] on the device: some loss is not finite. None if this rank computes no loss.
 
         Sync: none.
         """
-        return ~torch.isfinite(torch.stack(self.losses)).all() if self.losses else None
+        return ~torch.isfinite(torch.stack([loss for loss, _ in self.seen])).all() if self.seen else None
 
     def read(self) -> list[tuple[float, int | None]]:
         """Return mean loss and number of tokens of each micro-batch.
@@ -84,7 +83,7 @@ class Losses:
         Sync: one host read per micro-batch; only on an alarm.
         """
         found = []
-        for loss, tokens in zip(self.losses, self.num_tokens, strict=True):
+        for loss, tokens in self.seen:
             count = None if tokens is None else int(tokens)
             found.append((float(loss) / count if count else float(loss), count))
         return found

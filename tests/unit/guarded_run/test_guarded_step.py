@@ -29,7 +29,7 @@ def test_a_pass_that_the_host_repeats_is_the_same_step_seen_afresh(watch: Watch)
     watched.run(before=lambda made: made.net.first.weight.main_grad.fill_(math.nan), inputs=[ONES, ONES])
     guarded = watched.run()
     assert guarded.step.number == 1
-    assert len(guarded.step.losses.losses) == 1
+    assert len(guarded.step.losses.seen) == 1
     assert all(math.isfinite(norm) for bucket in guarded.step.before.taken() for norm in bucket.norms.tolist())
 
 
@@ -58,7 +58,7 @@ def test_a_step_that_cannot_be_recorded_loses_the_replay_alone(watch: Watch, log
     guarded = watched.run()
     assert guarded.step.recorder is None
     assert guarded.step.why_no_recorder == "the step cannot be recorded (recording the step: KeyError: 'data_iterator')"
-    assert len(guarded.step.losses.losses) == 1
+    assert len(guarded.step.losses.seen) == 1
     assert log.messages == ["a fault of nanguard's own in recording the step; training goes on without it"]
 
 

@@ -54,13 +54,13 @@ def test_what_the_schedule_divides_in_place_was_recorded_before() -> None:
 def test_a_recorded_loss_holds_no_graph() -> None:
     losses, weight = Losses(), torch.tensor(3.0, requires_grad=True)
     returned_by(losses, lambda output: (weight * 2, {}), ONES)
-    assert not losses.losses[0].requires_grad
+    assert not losses.seen[0][0].requires_grad
 
 
 def test_a_bf16_loss_is_kept_in_fp32() -> None:
     losses = Losses()
     returned_by(losses, lambda output: (torch.tensor(1.5, dtype=torch.bfloat16), {}), ONES)
-    assert losses.losses[0].dtype == torch.float32
+    assert losses.seen[0][0].dtype == torch.float32
 
 
 def test_collecting_what_is_no_loss_is_no_loss() -> None:
