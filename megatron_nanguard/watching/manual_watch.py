@@ -15,38 +15,12 @@ from megatron_nanguard.watching.module_hooks import ModuleHooks
 log = logging.getLogger("megatron_nanguard")
 
 
-class Watch:
-    """A running watch. It ends by `stop`, at the end of its `with` block, or at the first bad values.
-
-    Attributes:
-        hit: the first bad values, with copies of the tensors; None as long as there are none.
-    """
-
-    def __init__(self, modules: dict[str, Module], above: float | None, file: Path | None) -> None:
-        self.hit: BadValues | None = None
-        self._file = file
-        self._hooks = ModuleHooks(modules, above, self._on_hit)
-        self._hooks.begin()
-
-    def stop(self) -> None:
-        """Remove all hooks from the model."""
-        self._hooks.end()
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    def _on_hit(self, hit: BadValues) -> None:
-        self.hit = hit
-        log.warning("watch: %s", hit)
-        if self._file is not None:
-            hit.save(self._file)
-
-
-def watch(model: Module, pattern: str = ".*", above: float | None = None, *, file: str | Path | None = None) -> Watch:
+def watch(
+    model: Module, pattern: str = ".*", above: float | None = None, *, file: str | Path | None = None
+) -> ModuleHooks:
     """Check every forward and backward of the modules whose name matches, from now on.
+
+    The watch ends by `stop`, at the end of its `with` block, or at the first bad values, which are its `hit`.
 
     Args:
         model: any module.
@@ -62,4 +36,12 @@ def watch(model: Module, pattern: str = ".*", above: float | None = None, *, fil
     if not chosen:
         known = ", ".join(name for name in list(names)[:8] if name)
         raise SettingsError(f"no module has a name that matches {pattern!r}; there are {known} and so on")
-    return Watch(chosen, above, None if file is None else Path(file))
+
+    def on_hit(hit: BadValues) -> None:
+        log.warning("watch: %s", hit)
+        if file is not None:
+            hit.save(Path(file))
+
+    hooks = ModuleHooks(chosen, above, on_hit)
+    hooks.begin()
+    return hooks

@@ -25,7 +25,11 @@ class ModuleHooks:
     """Checks each forward and backward of some modules until something is beyond the limit.
 
     The check is made at once, not at the end of the step, when the activations would be gone. It costs one host read
-    per forward and per backward of a watched module, whose inputs and outputs stay in memory until its backward.
+    per forward and per backward of a watched module, whose inputs and outputs stay in memory until its backward. As a
+    context manager it ends with its `with` block.
+
+    Attributes:
+        hit: the first bad values, with copies of the tensors; None as long as there are none.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class ModuleHooks:
         self._numbers: Counter[tuple[str, WatchPhase]] = Counter()
         self._step: int | None = None
         self.is_active = False
+        self.hit: BadValues | None = None
 
     def begin(self, step: int | None = None) -> None:
         """Add the hooks."""
@@ -58,7 +63,13 @@ class ModuleHooks:
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True))
 
-    def end(self) -> None:
+    def __enter__(self) -> ModuleHooks:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         """Remove the hooks; those on autograd graphs that still exist do nothing from now on."""
         self.is_active = False
         for handle in self._handles:
@@ -123,6 +134,6 @@ class ModuleHooks:
             call.release()
 
     def _report(self, call: WatchedCall, phase: WatchPhase) -> None:
-        hit = call.bad_values(phase, self._step, self._above)
-        self.end()
-        self._on_hit(hit)
+        self.hit = call.bad_values(phase, self._step, self._above)
+        self.stop()
+        self._on_hit(self.hit)

@@ -68,7 +68,7 @@ class Watcher:
     def step_ends(self) -> None:
         """Stop watching: forwards and backwards after this belong to an evaluation or a replay."""
         if self._hooks is not None:
-            self._hooks.end()
+            self._hooks.stop()
 
     def _on_hit(self, hit: BadValues) -> None:
         self.hit = hit
