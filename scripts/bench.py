@@ -41,11 +41,13 @@ LARGE = (
 def enable_timed() -> None:
     """Enable the guard with a clock on every handler; the host's own work inside a handler is not counted."""
     import megatron_nanguard
-    from megatron_nanguard.guard.hooks import Hooks
+    from megatron_nanguard.guard.guard import Guard
 
     spent = {"seconds": 0.0, "calls": 0}
-    lookup = Hooks.__getitem__
-    Hooks.__getitem__ = lambda self, name: _clocked(lookup(self, name), spent)  # type: ignore[method-assign]
+    handlers = Guard.handlers.func
+    Guard.handlers = property(  # type: ignore[assignment]
+        lambda self: {name: _clocked(handler, spent) for name, handler in handlers(self).items()}
+    )
     megatron_nanguard.enable()
     atexit.register(lambda: print("HANDLERS " + json.dumps(spent), flush=True))
 

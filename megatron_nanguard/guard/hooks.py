@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from megatron_nanguard.patch_points import POINTS, add_training_args, release_line
 from megatron_nanguard.patching.engine import Engine
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from megatron_nanguard.guard.guard import Guard
 
 
-class Hooks(Mapping[str, Any]):
-    """Handlers by name of their patch point. Torch is imported with the first handler: by then Megatron has done so."""
+class Hooks:
+    """The patch points, installed. Torch is imported with the first handler: by then Megatron has done so."""
 
     def __init__(self, points: Sequence[PatchPoint] = POINTS) -> None:
-        self.engine = Engine(points, self, release_line)
+        self.engine = Engine(points, lambda name: self.guard.handlers[name], release_line)
         self._guard: Guard | None = None
 
     @classmethod
@@ -46,15 +46,6 @@ class Hooks(Mapping[str, Any]):
         if self._guard is not None:
             self._guard.remove()
         return self.engine.remove()
-
-    def __getitem__(self, name: str) -> Any:
-        return self.guard.handlers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(point.name for point in self.engine.points)
-
-    def __len__(self) -> int:
-        return len(self.engine.points)
 
 
 def _log_to_stderr() -> None:

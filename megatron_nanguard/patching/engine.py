@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -38,12 +38,15 @@ class Engine:
 
     Args:
         points: the table, in order.
-        handlers: point name -> handler given to ``make_wrapper``.
+        handler_of: point name -> handler given to ``make_wrapper``; called when the point is applied.
         release: returns the release line of the host; called when the first module is imported.
     """
 
     def __init__(
-        self, points: Sequence[PatchPoint], handlers: Mapping[str, Any], release: Callable[[], tuple[int, int] | None]
+        self,
+        points: Sequence[PatchPoint],
+        handler_of: Callable[[str], Any],
+        release: Callable[[], tuple[int, int] | None],
     ) -> None:
         self.points = tuple(points)
         self.fired: Counter[str] = Counter()
@@ -51,7 +54,7 @@ class Engine:
         self.declined: dict[str, str] = {}
         """Group -> why it was withdrawn."""
         self.on = False
-        self._handlers = handlers
+        self._handler_of = handler_of
         self._release = release
         self._applied: list[Applied] = []
         self._seen: set[str] = set()
@@ -118,7 +121,7 @@ class Engine:
             return
         original = vars(owner)[name]
         _check_signature(target, original, point)
-        wrapper = self._wrap(point, target, original, point.make_wrapper(self._handlers[point.name]))
+        wrapper = self._wrap(point, target, original, point.make_wrapper(self._handler_of(point.name)))
         setattr(owner, name, wrapper)
         _exchange_copies(target, original, wrapper)
         self._applied.append(Applied(point, target, owner, name, original, wrapper))

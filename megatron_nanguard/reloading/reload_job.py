@@ -61,7 +61,7 @@ class ReloadJob:
             "optimizer_step": self.step,
             "validate_result": host_program.is_nan_check,
         }
-        self._engine = Engine([point for point in POINTS if point.name in handlers], handlers, release_line)
+        self._engine = Engine([point for point in POINTS if point.name in handlers], handlers.__getitem__, release_line)
 
     def install(self) -> None:
         """Register the hooks, before the script runs."""

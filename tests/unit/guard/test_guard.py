@@ -327,7 +327,7 @@ def test_passes_that_are_never_seen_are_logged_once(install: Install, log: Log) 
 def test_a_norm_that_is_bad_only_in_the_sum_is_a_dead_step_of_the_next_vote(install: Install, tmp_path: Path) -> None:
     found, made = install(), trainer()
     step(made)
-    found.hooks["get_grad_norm"](made.optimizer, math.inf)
+    found.hooks.guard.handlers["get_grad_norm"](made.optimizer, math.inf)
     assert not step(made)
     incident = load_incident(tmp_path).incident
     assert (incident.step, incident.kind) == (2, Kind.DEAD_STEP)

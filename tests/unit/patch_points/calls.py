@@ -25,7 +25,7 @@ def resolve(path: str) -> Any:
 @contextmanager
 def applied(point: PatchPoint, handler: Callable[..., Any]) -> Iterator[None]:
     """The point with this handler, on whatever part of Megatron is imported."""
-    engine = Engine((point,), {point.name: handler}, lambda: line_of(RELEASE))
+    engine = Engine((point,), lambda name: handler, lambda: line_of(RELEASE))
     places = [place for target in point.targets for place in (target.path, *target.copies)]
     places = [place for place in places if place.partition(":")[0] in sys.modules]
     before = [resolve(place) for place in places]

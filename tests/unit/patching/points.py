@@ -31,7 +31,7 @@ class Seen:
 
     def __init__(self, *points: PatchPoint, release: tuple[int, int] | None = RELEASE) -> None:
         self.calls: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
-        self.engine = Engine(points, {one.name: self._handler(one.name) for one in points}, lambda: release)
+        self.engine = Engine(points, self._handler, lambda: release)
 
     def _handler(self, name: str) -> Callable[..., None]:
         def seen(instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
