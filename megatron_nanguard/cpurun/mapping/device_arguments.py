@@ -53,4 +53,11 @@ def on_cpu(device: Any) -> Any:
 
 def made_for_cpu(constructor: Function) -> Function:
     """Wrap the constructor of a context that takes a device: "cpu" in place of a cuda device."""
-    return lambda self, device, *args, **kwargs: constructor(self, on_cpu(device), *args, **kwargs)
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        # The device comes first, or by name: torch's custom_fwd and custom_bwd name it.
+        first = map(on_cpu, args[:1])
+        named = {name: on_cpu(value) if name in ("device", "device_type") else value for name, value in kwargs.items()}
+        constructor(self, *first, *args[1:], **named)
+
+    return init

@@ -26,6 +26,12 @@ def test_autocast_for_cuda_casts_on_the_cpu(mapped: Any) -> None:
         assert (x @ x).dtype == mapped.bfloat16
 
 
+def test_the_device_of_an_autocast_may_be_named(mapped: Any) -> None:
+    product = mapped.ones(2, 2)
+    with mapped.autocast(device_type="cuda", dtype=mapped.bfloat16):
+        assert (product @ product).dtype == mapped.bfloat16
+
+
 def test_profiler_ranges_do_nothing(mapped: Any) -> None:
     with mapped.cuda.nvtx.range("step"):
         assert mapped.cuda.nvtx.range_push("inner") == mapped.cuda.nvtx.range_pop() == 0
