@@ -60,7 +60,7 @@ def command(
     if as_json:
         say(printable_json(to_json(incident).decode()).rstrip("\n"))
     if page is not None:
-        from megatron_nanguard.report.html import report_html
+        from megatron_nanguard.report.html.page import report_html
 
         write_page(page, report_html(_opened(incident, found), lang))
         say(f"wrote {page}", err=True)

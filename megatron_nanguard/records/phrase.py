@@ -133,17 +133,23 @@ def rank_list(ranks: Sequence[int], total: int | None = None) -> str:
     """
     if not ranks:
         return phrase("none")
+    runs = runs_of(ranks)
+    shown = ", ".join(_run(first, last) for first, last in runs[:SHOWN_RUNS])
+    total = len(ranks) if total is None else total
+    if len(runs) <= SHOWN_RUNS and total == len(ranks):
+        return shown
+    return phrase("{shown}, ... ({total} ranks)", shown=shown, total=total)
+
+
+def runs_of(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last rank of each run of ranks that follow each other; the ranks are ascending."""
     runs: list[tuple[int, int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
             runs[-1] = (runs[-1][0], rank)
         else:
             runs.append((rank, rank))
-    shown = ", ".join(_run(first, last) for first, last in runs[:SHOWN_RUNS])
-    total = len(ranks) if total is None else total
-    if len(runs) <= SHOWN_RUNS and total == len(ranks):
-        return shown
-    return phrase("{shown}, ... ({total} ranks)", shown=shown, total=total)
+    return runs
 
 
 def _run(first: int, last: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.records import SCHEMA_VERSION
@@ -15,18 +15,6 @@ Phase = Literal[
     "load", "forward", "recompute", "backward", "accumulate", "reduce", "finalize", "optimizer", "clip", "gather"
 ]
 
-PHASE_WORDS: Final[dict[str, Phrase]] = {
-    "load": phrase("load"),
-    "forward": phrase("forward"),
-    "recompute": phrase("recompute"),
-    "backward": phrase("backward"),
-    "accumulate": phrase("accumulate"),
-    "reduce": phrase("reduce"),
-    "finalize": phrase("finalize"),
-    "optimizer": phrase("optimizer"),
-    "clip": phrase("clip"),
-    "gather": phrase("gather"),
-}
 
 Pattern = Literal["nan", "inf", "nan+inf", "finite"]
 MessageContents = Literal["gradients", "parameters", ""]
@@ -258,7 +246,7 @@ class RankTrace:
 
 def phase_words(phase: str) -> str:
     """A phase of the step in a sentence; one of another version as it is."""
-    return PHASE_WORDS.get(phase, phase)
+    return Phrase(phase) if phase in get_args(Phase) else phase
 
 
 def place_words(phase: str, microbatch: int | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.html.page import report_html
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from tests.unit.report.html.factories import opened_demo
 

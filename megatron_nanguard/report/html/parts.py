@@ -81,12 +81,7 @@ def _block_part(name: str, block: Block) -> PagePart:
     """Make the part of a section in words; the first sentence of the verdict becomes the title of its part."""
     if name == "verdict" and block.text:
         return PagePart("block", name, block.title, block.text[0], None, replace(block, text=block.text[1:]))
-    return PagePart("block", name, _heading(block.title), block.title, None, block)
-
-
-def _heading(title: str) -> str:
-    """Cut a title at its first colon, comma or parenthesis: "How it spread"."""
-    return BREAK.split(title)[0]
+    return PagePart("block", name, BREAK.split(block.title)[0], block.title, None, block)
 
 
 def _picture_part(picture: RankGrid | Figure | Block, translator: Translator) -> PagePart:

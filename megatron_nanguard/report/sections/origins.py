@@ -86,12 +86,9 @@ def _what(origin: Origin) -> Iterator[tuple[str, str]]:
     if origin.function_line:
         yield phrase("written at"), origin.function_line
     if origin.source_line and origin.source_line != origin.function_line:
-        yield phrase("forward line") if _is_forward_line(origin) else phrase("line"), origin.source_line
-
-
-def _is_forward_line(origin: Origin) -> bool:
-    """Whether the source line is in the forward, as it is for a backward in C++, which has no Python line."""
-    return origin.phase == "backward" and not (origin.source_line or "").endswith(".backward")
+        # A backward in C++ has no line of Python: the line is that of its forward.
+        is_forward = origin.phase == "backward" and not origin.source_line.endswith(".backward")
+        yield phrase("forward line") if is_forward else phrase("line"), origin.source_line
 
 
 def _tensors(origin: Origin) -> Iterator[tuple[str, str]]:

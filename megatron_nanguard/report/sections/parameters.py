@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,29 +67,25 @@ def describe(opened: OpenedIncident) -> Block | None:
     """Show the first parameters layer by layer, and count the others by layer."""
     incident = opened.incident
     everything = _bad_parameters(incident)
-    if not everything:
-        return None
     rest = everything[SHOWN_PARAMETERS:]
     more = (phrase("... and {number} more: {layers}", number=len(rest), layers=_by_layer(rest)),) if rest else ()
-    return Block(
-        _title(incident),
-        columns=COLUMNS,
-        rows=tuple(_rows(everything[:SHOWN_PARAMETERS])),
-        notes=(*more, *_notes(incident, everything)),
-    )
+    return _block(incident, everything, _rows(everything[:SHOWN_PARAMETERS]), more)
 
 
 def full_table(incident: Incident) -> Block | None:
     """List every bad parameter of the incident in a row of its own, by its full name; None where none is bad."""
     everything = _bad_parameters(incident)
-    if not everything:
-        return None
-    return Block(
-        _title(incident),
-        columns=COLUMNS,
-        rows=tuple((parameter.name, *parameter.cells()) for parameter in everything),
-        notes=tuple(_notes(incident, everything)),
-    )
+    return _block(incident, everything, ((parameter.name, *parameter.cells()) for parameter in everything))
+
+
+def _block(
+    incident: Incident, everything: Sequence[ParameterRow], rows: Iterable[tuple[str, ...]], more: tuple[str, ...] = ()
+) -> Block | None:
+    """Head the rows with the numbers of parameters before and after the reduction; None where none was bad."""
+    places = Counter(parameter.where for parameter in incident.parameters)
+    title = TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
+    notes = (*more, *_notes(incident, everything))
+    return Block(title, columns=COLUMNS, rows=tuple(rows), notes=notes) if everything else None
 
 
 def _bad_parameters(incident: Incident) -> list[ParameterRow]:
@@ -98,12 +94,6 @@ def _bad_parameters(incident: Incident) -> list[ParameterRow]:
     after = {one.name: one for one in incident.parameters if one.where == "reduced"}
     listed = [ParameterRow(before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
     return sorted(listed, key=lambda parameter: -depth_of(parameter.name))
-
-
-def _title(incident: Incident) -> str:
-    """Say how many parameters were bad before the reduction, and how many after it."""
-    places = Counter(parameter.where for parameter in incident.parameters)
-    return TITLE.format(before=counted(places["local"], "parameter"), after=places["reduced"])
 
 
 def _notes(incident: Incident, everything: Sequence[ParameterRow]) -> Iterator[str]:

@@ -51,17 +51,19 @@ def describe(opened: OpenedIncident) -> Block:
     """Show the layout as a grid, list the three sets of ranks, and say which rank infected which."""
     incident = opened.incident
     ranks = incident.ranks
+    # Where no rank was bad before the reduction, all failing groups became bad by it.
+    infected_groups = incident.infected_groups or (() if ranks.bad_before else incident.groups)
     rows = [
         (phrase("bad before the reduction"), _words(ranks.bad_before, incident.groups)),
-        (phrase("bad after it only"), _words(ranks.bad_after_only, _infected_groups(incident))),
+        (phrase("bad after it only"), _words(ranks.bad_after_only, infected_groups)),
         (phrase("clean"), rank_list(ranks.clean)),
     ]
     if incident.missing_ranks:
         rows.append((phrase("no readable file"), rank_list(incident.missing_ranks)))
     return Block(
         phrase("Ranks"),
-        # Without an origin the verdict shows the summary already.
-        text=(_without_step(incident),) if incident.origin else (),
+        # Without an origin the verdict shows the summary already. The verdict names the step.
+        text=(opening(incident.summary.removeprefix(f"Step {incident.step}: ")),) if incident.origin else (),
         grid=parallel_grid(opened.rows, incident.sizes),
         rows=tuple(rows),
         # With an origin, the section on propagation shows the infections.
@@ -101,16 +103,6 @@ def parallel_grid(rows: Sequence[RankRow], sizes: ParallelSizes) -> Grid | None:
             ),
         ),
     )
-
-
-def _without_step(incident: Incident) -> str:
-    """Return the summary without its "Step N", since the verdict names the step."""
-    return opening(incident.summary.removeprefix(f"Step {incident.step}: "))
-
-
-def _infected_groups(incident: Incident) -> Sequence[RankGroup]:
-    """Return the groups that became bad by the reduction; all failing groups where no rank was bad before it."""
-    return incident.infected_groups or (() if incident.ranks.bad_before else incident.groups)
 
 
 def _words(ranks: Sequence[int], groups: Sequence[RankGroup]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from megatron_nanguard.postmortem.search import MERGED_NAME
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.records.incident import DeviceCount, Incident
+from megatron_nanguard.records.incident import DeviceCount
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.report.blocks import Block
@@ -36,7 +35,9 @@ def describe(opened: OpenedIncident) -> Block:
         (phrase("step"), str(incident.step)),
         (phrase("first seen"), KINDS[incident.kind]),
         (phrase("layout"), _layout(incident.sizes)),
-        *_numbers(incident),
+        (phrase("gradient norm"), _known(incident.grad_norm)),
+        (phrase("clip coefficient"), _known(incident.clip_coefficient)),
+        (phrase("loss scale"), _known(incident.loss_scale)),
         *((phrase("device"), _device(device)) for device in incident.devices),
         (phrase("versions"), ", ".join(f"{name} {version}" for name, version in incident.versions.items())),
         (phrase("policy"), incident.policy.words),
@@ -64,12 +65,6 @@ def describe_notes(opened: OpenedIncident) -> Block | None:
     if any(device.overflow_mode == "saturation" for device in incident.devices):
         notes.append(SATURATION)
     return Block(phrase("Notes"), notes=tuple(notes)) if notes else None
-
-
-def _numbers(incident: Incident) -> Iterator[tuple[str, str]]:
-    yield phrase("gradient norm"), _known(incident.grad_norm)
-    yield phrase("clip coefficient"), _known(incident.clip_coefficient)
-    yield phrase("loss scale"), _known(incident.loss_scale)
 
 
 def _known(value: float | None) -> str:

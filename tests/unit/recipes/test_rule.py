@@ -45,7 +45,7 @@ from pathlib import Path
 from megatron_nanguard.diagnosis.concluding import conclude
 from megatron_nanguard.records.incident import Incident
 from megatron_nanguard.records.json.record_file import from_json, to_json
-from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.html.page import report_html
 from megatron_nanguard.report.opened_incident import open_incident
 from tests.unit.factories import incident
 from tests.unit.report.factories import report_text

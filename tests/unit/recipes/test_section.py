@@ -27,7 +27,7 @@ import io, json
 from pathlib import Path
 
 from megatron_nanguard.report import print_report
-from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.html.page import report_html
 from megatron_nanguard.report.opened_incident import open_incident
 from tests.unit.factories import incident
 

@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.records.trace import PHASE_WORDS, Message, Pattern, Phase, pattern_of, place_words
+from megatron_nanguard.records.phrase import Phrase
+from megatron_nanguard.records.trace import Message, Pattern, Phase, pattern_of, phase_words, place_words
 from tests.unit.diagnosis.factories import group, message, trace
 
 
@@ -19,7 +20,8 @@ def test_a_place_is_a_phase_and_its_micro_batch() -> None:
 
 
 def test_every_phase_has_words() -> None:
-    assert set(get_args(Phase)) == set(PHASE_WORDS)
+    assert all(isinstance(phase_words(phase), Phrase) for phase in get_args(Phase))
+    assert not isinstance(phase_words("a later phase"), Phrase)
 
 
 def test_a_message_of_a_channel_that_is_not_listed_is_refused() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from megatron_nanguard.postmortem.rank_table import RankRow, RankState
 from megatron_nanguard.records.coordinates import ParallelSizes
-from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase, rank_list
+from megatron_nanguard.records.phrase import FOLLOWED, LISTED, joined, phrase, rank_list, runs_of
 from megatron_nanguard.report.formatting import as_sentence
 from megatron_nanguard.report.rank_states import NAMES, TONES, keep_worst, legend
 
@@ -193,15 +193,7 @@ def _many(rows: Sequence[RankRow]) -> GridCell:
     states = (phrase("{count} {state}", count=count, state=NAMES[state]) for state, count in counts.items())
     words = phrase("{number} ranks: {states}", number=len(rows), states=joined(LISTED, states))
     share = str(len(rows)) if len(counts) < 2 else f"{counts[worst]}/{len(rows)}"
-    return GridCell(_ranges(sorted(row.rank for row in rows)), worst, TONES[worst].value, share, words)
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """Write sorted ranks in full as ranges: "0-7,16-23"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    return ",".join("-".join(map(str, run)) for run in runs)
+    runs = runs_of(sorted(row.rank for row in rows))
+    # Every rank, in full: "0-7,16-23,40".
+    ranks = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return GridCell(ranks, worst, TONES[worst].value, share, words)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.records.postmortem import RankSets
-from megatron_nanguard.report.html import report_html
-from megatron_nanguard.report.html.page import tab_title
+from megatron_nanguard.report.html.page import DETAILED_RANKS, rank_details, rank_places, report_html, tab_title
 from megatron_nanguard.report.html.parts import page_parts
 from megatron_nanguard.report.lang import Translator
 from megatron_nanguard.report.opened_incident import OpenedIncident
@@ -138,6 +137,30 @@ def test_the_page_of_sixteen_thousand_ranks_is_small_enough_to_mail() -> None:
 
 
 def test_the_plotting_library_is_imported_for_a_page_alone() -> None:
-    code = "import sys, megatron_nanguard.report.html; print([m for m in ('plotly', 'torch') if m in sys.modules])"
+    code = "import sys, megatron_nanguard.report.html.page; print([m for m in ('plotly', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_rank_of_the_origin_shows_the_origin() -> None:
+    assert rank_details(opened_demo())[5] == [
+        ("state", "origin"),
+        ("host", "node1"),
+        ("device", "Test CPU"),
+        ("norm before reduction", "NaN"),
+        ("losses", "4.5, 4.625, 4.75, 4.875"),
+        ("began here", "log in decoder.layers.3.mlp, backward of micro-batch 2: NaN"),
+    ]
+
+
+def test_every_rank_has_its_place() -> None:
+    assert rank_places(opened_demo().rows)[4] == (4, "tp0pp1dp0", "bad_before")
+
+
+def test_in_a_large_run_the_worst_ranks_have_details() -> None:
+    details = rank_details(opened_large_run())
+
+    assert len(details) == DETAILED_RANKS
+    # 40 ranks were bad before; the first of the infected follow
+    assert {5000, 5007, 904, 0, 215} <= set(details)
+    assert 216 not in details

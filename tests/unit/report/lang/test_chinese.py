@@ -14,7 +14,7 @@ from megatron_nanguard.records.incident import Incident, PolicyOutcome
 from megatron_nanguard.records.json.record_file import from_json, to_json
 from megatron_nanguard.records.phrase import Phrasing, phrase
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.report.html import report_html
+from megatron_nanguard.report.html.page import report_html
 from megatron_nanguard.report.html.parts import page_parts
 from megatron_nanguard.report.html.pictures.figure import Figure
 from megatron_nanguard.report.lang import Translator
