@@ -107,6 +107,7 @@ class GuardedOptimizers:
         if settings.watch is None:
             return None
         watcher = Watcher(
+            name_modules(guarded.chunks),
             settings.watch,
             settings.watch_steps,
             settings.watch_above,
@@ -115,8 +116,7 @@ class GuardedOptimizers:
             speaks=partial(handshake.is_first, "watch"),
             guarded=self._run.shield,
         )
-        num_matches = watcher.attach(name_modules(guarded.chunks))
-        if not num_matches and int(handshake.store("watch").add("none", 1)) == len(handshake.ranks):
+        if not watcher.num_modules and int(handshake.store("watch").add("none", 1)) == len(handshake.ranks):
             log.warning("--nanguard-watch %r matches no module on any rank; names are global", settings.watch)
         return watcher
 

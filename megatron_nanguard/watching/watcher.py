@@ -17,10 +17,25 @@ log = logging.getLogger("megatron_nanguard")
 
 
 class Watcher:
-    """Watches the modules of one rank. Outside of the chosen steps, and after a hit, the model has no hooks."""
+    """Watches the modules of one rank. Outside of the chosen steps, and after a hit, the model has no hooks.
+
+    Args:
+        modules: of this rank by global name, as `name_modules` gives them.
+        pattern: regular expression, searched in their names.
+        steps: first and last step to watch; all steps if None.
+        above: magnitude above which finite values count as bad.
+        rank: of this process.
+        directory: of the run; the file goes into its `watch/`.
+        speaks: called at a hit; whether this rank writes the log line. Every rank writes its file.
+        guarded: context manager around every hook, such as the shield; takes the name of the place.
+    Attributes:
+        hit: the first bad values; None as long as there are none.
+        num_modules: how many modules match; it may be 0 on a pipeline stage.
+    """
 
     def __init__(
         self,
+        modules: Mapping[str, Module],
         pattern: str,
         steps: tuple[int, int] | None,
         above: float | None,
@@ -30,45 +45,22 @@ class Watcher:
         speaks: Callable[[], bool] = lambda: True,
         guarded: Guarded = lambda where: nullcontext(),
     ) -> None:
-        """Store the options; `attach` chooses the modules.
-
-        Args:
-            pattern: regular expression, searched in global module names.
-            steps: first and last step to watch; all steps if None.
-            above: magnitude above which finite values count as bad.
-            rank: of this process.
-            directory: of the run; the file goes into its `watch/`.
-            speaks: called at a hit; whether this rank writes the log line. Every rank writes its file.
-            guarded: context manager around every hook, such as the shield; takes the name of the place.
-        """
+        chosen = {name: module for name, module in modules.items() if re.search(pattern, name)}
         self.hit: BadValues | None = None
-        self._pattern, self._steps, self._above = re.compile(pattern), steps, above
-        self._rank, self._directory, self._speaks, self._guarded = rank, directory, speaks, guarded
-        self._hooks: ModuleHooks | None = None
-
-    def attach(self, modules: Mapping[str, Module]) -> int:
-        """Choose among the modules of this rank.
-
-        Args:
-            modules: by global name, as `name_modules` gives them.
-        Returns:
-            Number of modules that match; it may be 0 on a pipeline stage.
-        """
-        chosen = {name: module for name, module in modules.items() if self._pattern.search(name)}
-        self._hooks = ModuleHooks(chosen, self._above, self._on_hit, self._guarded)
-        return len(chosen)
+        self.num_modules = len(chosen)
+        self._steps, self._rank, self._directory, self._speaks = steps, rank, directory, speaks
+        self._hooks = ModuleHooks(chosen, above, self._on_hit, guarded)
 
     def step_begins(self, step: int) -> None:
         """Begin to watch a step. A step may begin again: what is left of the pass before is dropped."""
         self.step_ends()
         is_chosen = self._steps is None or self._steps[0] <= step <= self._steps[1]
-        if self._hooks is not None and self.hit is None and is_chosen:
+        if self.hit is None and is_chosen:
             self._hooks.begin(step)
 
     def step_ends(self) -> None:
         """Stop watching: forwards and backwards after this belong to an evaluation or a replay."""
-        if self._hooks is not None:
-            self._hooks.stop()
+        self._hooks.stop()
 
     def _on_hit(self, hit: BadValues) -> None:
         self.hit = hit

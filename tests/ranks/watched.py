@@ -66,8 +66,9 @@ def watching(train_step: Callable[..., Any]) -> Callable[..., Any]:
     def watched(forward_step: Any, data: Any, chunks: Any, *args: Any, **kwargs: Any) -> Any:
         steps.append(len(steps) + 1)
         if len(steps) == 1 and "WATCHED" in os.environ:
-            watchers.append(Watcher(os.environ["WATCHED"], None, None, rank=rank(), directory=Path()))
-            watchers[0].attach(name_modules(chunks))
+            watchers.append(
+                Watcher(name_modules(chunks), os.environ["WATCHED"], None, None, rank=rank(), directory=Path())
+            )
         for watcher in watchers:
             watcher.step_begins(steps[-1])
         returned = train_step(forward_step, data, chunks, *args, **kwargs)

@@ -31,8 +31,8 @@ def has_hooks(model: Module) -> bool:
 
 def test_the_first_bad_values_of_a_rank_are_saved_and_logged(tmp_path: Path, log: Log) -> None:
     model = Block()
-    watcher = Watcher("mlp", None, None, rank=5, directory=tmp_path)
-    assert watcher.attach(name_modules([model])) == 4
+    watcher = Watcher(name_modules([model]), "mlp", None, None, rank=5, directory=tmp_path)
+    assert watcher.num_modules == 4
     train(watcher, model, GOOD, STEEP, STEEP)
     file = tmp_path / "watch" / "rank00005_step00000002.pt"
     assert log.messages == [
@@ -54,8 +54,7 @@ def test_the_first_bad_values_of_a_rank_are_saved_and_logged(tmp_path: Path, log
 
 def test_a_healthy_run_writes_and_says_nothing(tmp_path: Path, log: Log) -> None:
     model = Block()
-    watcher = Watcher("mlp", None, None, rank=0, directory=tmp_path)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "mlp", None, None, rank=0, directory=tmp_path)
     train(watcher, model, GOOD, GOOD)
     assert (log.messages, list(tmp_path.iterdir()), watcher.hit) == ([], [], None)
 
@@ -65,8 +64,7 @@ def test_only_the_chosen_steps_are_watched_both_ends_included(
     steps: tuple[int, int], found: int | None, tmp_path: Path, log: Log
 ) -> None:
     model = Block()
-    watcher = Watcher("activation", steps, None, rank=0, directory=tmp_path)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "activation", steps, None, rank=0, directory=tmp_path)
     train(watcher, model, GOOD, GOOD, STEEP, STEEP)
     assert (None if watcher.hit is None else watcher.hit.step) == found
 
@@ -75,8 +73,7 @@ def test_outside_of_the_chosen_steps_there_is_neither_hook_nor_host_read(
     tmp_path: Path, host_reads: Callable[[Callable[[], Any]], int]
 ) -> None:
     model = Block()
-    watcher = Watcher("activation", (2, 2), None, rank=0, directory=tmp_path)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "activation", (2, 2), None, rank=0, directory=tmp_path)
 
     def step(number: int) -> bool:
         watcher.step_begins(number)
@@ -93,8 +90,7 @@ def test_outside_of_the_chosen_steps_there_is_neither_hook_nor_host_read(
 
 def test_a_step_that_is_begun_again_counts_from_zero(tmp_path: Path) -> None:
     model = Block()
-    watcher = Watcher("activation", None, None, rank=0, directory=tmp_path)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "activation", None, None, rank=0, directory=tmp_path)
     watcher.step_begins(7)
     model(leaf(GOOD))
     watcher.step_begins(7)
@@ -105,8 +101,7 @@ def test_a_step_that_is_begun_again_counts_from_zero(tmp_path: Path) -> None:
 
 def test_a_graph_of_an_ended_step_is_not_looked_at(tmp_path: Path) -> None:
     model = Block()
-    watcher = Watcher("activation", None, None, rank=0, directory=tmp_path)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "activation", None, None, rank=0, directory=tmp_path)
     watcher.step_begins(1)
     loss = model(leaf(STEEP)).sum()
     watcher.step_ends()
@@ -116,8 +111,7 @@ def test_a_graph_of_an_ended_step_is_not_looked_at(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_log_still_saves_its_file(tmp_path: Path, log: Log) -> None:
     model = Block()
-    watcher = Watcher("mlp", None, None, rank=1, directory=tmp_path, speaks=lambda: False)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "mlp", None, None, rank=1, directory=tmp_path, speaks=lambda: False)
     train(watcher, model, STEEP)
     assert log.messages == []
     assert (tmp_path / "watch" / "rank00001_step00000001.pt").exists()
@@ -126,8 +120,7 @@ def test_a_rank_that_does_not_log_still_saves_its_file(tmp_path: Path, log: Log)
 def test_a_directory_that_cannot_be_written_is_named_in_the_log(tmp_path: Path, log: Log) -> None:
     (tmp_path / "watch").write_text("in the way")
     model = Block()
-    watcher = Watcher("mlp", None, None, rank=0, directory=tmp_path)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "mlp", None, None, rank=0, directory=tmp_path)
     train(watcher, model, STEEP)
     (message,) = log.messages
     file = tmp_path / "watch" / "rank00000_step00000001.pt"
@@ -143,8 +136,7 @@ def test_a_fault_of_ours_stays_inside_the_shield(tmp_path: Path, log: Log) -> No
 
     model = torch.nn.Sequential(Odd())
     shield = Shield()
-    watcher = Watcher("0", None, None, rank=0, directory=tmp_path, guarded=shield)
-    watcher.attach(name_modules([model]))
+    watcher = Watcher(name_modules([model]), "0", None, None, rank=0, directory=tmp_path, guarded=shield)
     watcher.step_begins(1)
     assert model(torch.ones(2)).is_meta
     assert shield.fault is not None
@@ -153,7 +145,7 @@ def test_a_fault_of_ours_stays_inside_the_shield(tmp_path: Path, log: Log) -> No
 
 def test_a_stage_without_such_a_module_watches_nothing(tmp_path: Path) -> None:
     model = Block()
-    watcher = Watcher("embedding", None, None, rank=0, directory=tmp_path)
-    assert watcher.attach(name_modules([model])) == 0
+    watcher = Watcher(name_modules([model]), "embedding", None, None, rank=0, directory=tmp_path)
+    assert watcher.num_modules == 0
     train(watcher, model, STEEP)
     assert watcher.hit is None
