@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -32,47 +32,36 @@ The first three are the same thing from 0.18 on, from 0.13 on, and before.
 """
 
 
-class Accumulator(NamedTuple):
-    """One sum for the log.
-
-    Attributes:
-        owner: module, class or object that holds it.
-        name: its attribute there.
-    """
-
-    owner: Any
-    name: str
-
-    @property
-    def value(self) -> Any:
-        """What has been added up so far."""
-        return getattr(self.owner, self.name)
-
-
-def accumulators() -> list[Accumulator]:
-    """Return those that exist now: some are made by the first forward pass."""
-    return [one for module, path in ACCUMULATORS for one in _found(sys.modules.get(module), path)]
+def _accumulators() -> Iterator[tuple[Any, str]]:
+    """Yield those that exist now, as what holds it and its attribute there; some are made by the first forward pass."""
+    for module, path in ACCUMULATORS:
+        owner: Any = sys.modules.get(module)
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part, None)
+        if hasattr(owner, name):
+            yield owner, name
 
 
 def keep_accumulators() -> Callable[[], None]:
     """Copy the sums for the log; putting them back empties those that did not exist yet."""
-    kept = [(one, _copied(one.value)) for one in accumulators()]
+    kept = [(owner, name, _copied(getattr(owner, name))) for owner, name in _accumulators()]
 
     def put_back() -> None:
-        known = {(id(one.owner), one.name) for one, _ in kept}
-        for one in accumulators():
-            if (id(one.owner), one.name) not in known:
-                setattr(one.owner, one.name, type(one.value)())
-        for one, value in kept:
-            setattr(one.owner, one.name, _copied(value))
+        known = {(id(owner), name) for owner, name, _ in kept}
+        for owner, name in _accumulators():
+            if (id(owner), name) not in known:
+                setattr(owner, name, type(getattr(owner, name))())
+        for owner, name, value in kept:
+            setattr(owner, name, _copied(value))
 
     return put_back
 
 
 def accumulated_tensors() -> Iterator[Tensor]:
     """Yield every tensor of the sums for the log, in an order that is the same in every pass."""
-    for one in accumulators():
-        named = named_tensors(one.value, _dataclass_fields)  # those that `_copied` copies
+    for owner, accumulator in _accumulators():
+        named = named_tensors(getattr(owner, accumulator), _dataclass_fields)  # those that `_copied` copies
         yield from (tensor for _, tensor in sorted(named, key=itemgetter(0)))
 
 
@@ -133,14 +122,6 @@ def rerun_machine_off() -> Iterator[None]:
         del machine.validate_result
         if before is not None:
             machine.validate_result = before
-
-
-def _found(owner: Any, path: str) -> Iterator[Accumulator]:
-    *outer, name = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part, None)
-    if owner is not None and hasattr(owner, name):
-        yield Accumulator(owner, name)
 
 
 def _copied(value: Any) -> Any:

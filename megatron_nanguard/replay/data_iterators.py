@@ -38,7 +38,7 @@ class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self._self_fetched: list[FetchedItem] = []
-        self._self_again: list[Any] | None = None
+        self._self_again: Sequence[Any] | None = None
         self._self_consumed: list[Any] = []
         self._self_other_uses: list[str] = []
         self._self_fault = ""
@@ -155,18 +155,14 @@ class Recording:
         chosen = self.batch() if batch is None else batch
         if len(chosen) != len(self._iterators):
             raise ReplayError(f"a batch of {len(chosen)} iterators, the step has {len(self._iterators)}")
-        self._switch(chosen)
+        for iterator, items in zip(self._iterators.values(), chosen, strict=True):
+            iterator._self_again, iterator._self_consumed = items, []
         try:
             yield
         finally:
             self._replayed = batch is None
-            self._switch(None)
-
-    def _switch(self, chosen: Sequence[Sequence[Any]] | None) -> None:
-        for number, iterator in enumerate(self._iterators.values()):
-            iterator._self_again = None if chosen is None else list(chosen[number])
-            if chosen is not None:
-                iterator._self_consumed = []
+            for iterator in self._iterators.values():
+                iterator._self_again = None
 
 
 def copied(item: Any) -> Any:

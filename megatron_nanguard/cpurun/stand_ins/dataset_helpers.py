@@ -58,7 +58,5 @@ def _compiled_in_wheel() -> Path | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
-    for file in files:
-        if file.name.startswith("helpers_cpp") and file.name.endswith(suffixes):
-            return Path(str(file.locate()))
-    return None
+    compiled = (file for file in files if file.name.startswith("helpers_cpp") and file.name.endswith(suffixes))
+    return next((Path(str(file.locate())) for file in compiled), None)
