@@ -27,12 +27,12 @@ from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import attention_heads
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
+from megatron_nanguard.tracing.calls.call_stack import CallStack
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, module_of
-from megatron_nanguard.tracing.places.nodes import gradient_names, is_autograd_function
 from megatron_nanguard.tracing.places.step_place import Step, StepPlace
 from megatron_nanguard.tracing.recording.events import SinkRead, Trace
-from megatron_nanguard.tracing.recording.lineage import Writer, memory_of
+from megatron_nanguard.tracing.recording.lineage import memory_of
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags
 from megatron_nanguard.tracing.recording.observers import (
     CallForwarder,
@@ -88,7 +88,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._rank, self._microbatch = rank, microbatch
         self._by_chunk = _params_by_chunk(chunks, params)
         self._shield = Shield()
-        self._here = CurrentPlace(names, params, microbatch, self._node_created, self._shielded)
+        self._calls = CallStack(names, self._shielded)
+        self._here = CurrentPlace(self._calls, params, microbatch, self._node_created, self._shielded)
         external = ExternalTensors(chunks, names, params)
         heads = attention_heads(chunks)
         self._flags = NonfiniteFlags()
@@ -98,13 +99,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             CallForwarder(call_observer) if call_observer is not None else None,
             NewlyBadObserver(self._flags, heads) if look_when_newly_bad else None,
         )
-        self._recorder = EventRecorder(self._here, external, self._flags, tuple(filter(None, observers)))
+        self._recorder = EventRecorder(self._here, self._calls, external, self._flags, tuple(filter(None, observers)))
         self._fills_with_marker = marker_fill
         self._was_traced = False
         self._sinks: list[SinkRead] = []
-        self._output_names: dict[Writer, str] = {}
         self._entered = ExitStack()
-        self._is_entered = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -114,13 +113,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Tracer:
         """Start to trace."""
         self._entered.enter_context(self._here.following())
-        self._is_entered = True
+        self._entered.enter_context(self._calls.following(self._recorder.regions))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Stop tracing. The flags stay on the device until `finish`."""
-        self._is_entered = False
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
         self._entered.close()
 
@@ -136,7 +134,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             in_backward: it is a backward step.
         """
         step = Step(microbatch, chunk, in_backward)
-        with self._here.at(step):
+        with self._here.at(step), self._recorder.regions.at_step():
             if in_backward and microbatch is not None and microbatch == self._microbatch:
                 self._with_modes_off(self._look_at_gradients, step, self._here.has_skipped)
             yield
@@ -193,7 +191,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 labels=self._labels(),
                 broken=self._shield.fault,
             )
-        trace = Trace(self._recorder.log.events, self._sinks, self._output_names)
+        trace = Trace(self._recorder.log.events, self._sinks, self._recorder.log.output_names)
         return summarize(trace, self._flags, self._rank, coords, self._microbatch, self._labels())
 
     def __torch_dispatch__(
@@ -245,20 +243,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield name, gradient.data
 
     def _node_created(self, node: Node) -> None:
-        if self._here.is_traced and is_autograd_function(node):
-            node.register_hook(self._function_returned)
-
-    def _function_returned(self, gradients: Sequence[Tensor | None], incoming: object) -> None:
-        """Name the gradients that the backward of an autograd.Function has returned."""
-        # Nodes can outlive the tracer, and their hooks with them.
-        if self._is_entered:
-            self._with_modes_off(self._name_outputs, torch._C._current_autograd_node(), gradients)
-
-    def _name_outputs(self, node: Any, gradients: Sequence[Tensor | None]) -> None:
-        for name, gradient in zip(gradient_names(node), gradients, strict=True):
-            if gradient is not None:
-                for writer in self._recorder.look_at_returned(gradient):
-                    self._output_names.setdefault(writer, name)
+        self._recorder.regions.cpp_node_created(node)
 
     def _with_modes_off(self, look: Callable[..., None], *args: object) -> None:
         """Call a function outside of `__torch_dispatch__`, so that neither modes nor autograd see its operators."""
@@ -282,7 +267,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "this torch cannot leave them compiled, so bits may differ"
             )
         if not self._here.tags_nodes:
-            labels.append("outputs of autograd.Functions are not named: this torch has no hook on making nodes")
+            labels.append("Functions written in C++ were not followed: this torch has no hook on making nodes")
         return tuple(labels)
 
 

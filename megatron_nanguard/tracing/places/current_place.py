@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
-from torch.nn import Module, Parameter
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils.hooks import RemovableHandle
+from torch.nn import Parameter
 
 from megatron_nanguard.records.trace import Phase
+from megatron_nanguard.tracing.calls.call_stack import CallStack
 from megatron_nanguard.tracing.places.external_tensors import module_of
 from megatron_nanguard.tracing.places.nodes import (
     Nodes,
@@ -40,7 +38,7 @@ class CurrentPlace:
 
     def __init__(
         self,
-        names: Mapping[Module, str],
+        calls: CallStack,
         params: Mapping[Parameter, str],
         microbatch: int | None,
         on_node: Callable[[Node], None],
@@ -49,7 +47,7 @@ class CurrentPlace:
         """Nothing is followed before `following` is entered.
 
         Args:
-            names: global path of each module.
+            calls: the calls that run.
             params: global name of each parameter.
             microbatch: the one to trace; None traces only what the schedule runs between its steps.
             on_node: called with each node when it is created, if torch has a hook for that.
@@ -62,24 +60,28 @@ class CurrentPlace:
         self._params, self._microbatch = params, microbatch
         self._lines = SourceLines()
         self._nodes: Nodes = self._tagged(on_node, shielded) if self.tags_nodes else NumberedNodes(self._forward_place)
-        self._modules = ModuleStack(names, before_change=partial(shielded, self._nodes.note))
+        self._calls = calls
+        calls.before_change = self._nodes.note
 
     @property
     def is_traced(self) -> bool:
         """Whether the chosen micro-batch runs, or no step at all."""
         return self.step.microbatch is None or self.step.microbatch == self._microbatch
 
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether the engine carries gradients from node to node."""
+        return torch._C._current_autograd_node() is not None and not self._calls.is_in_forward
+
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follow modules and nodes.
+        """Follow nodes.
 
         Meanwhile the backward runs in the calling thread, because the sequence numbers of nodes count per thread.
         """
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._nodes.recording())
-            self._modules.attach()
-            stack.callback(self._modules.detach)
             yield
 
     @contextmanager
@@ -110,7 +112,7 @@ class CurrentPlace:
         node: Any = torch._C._current_autograd_node()
         line = self._lines.here()
         if node is None:
-            return StepPlace(self._phase_of_step(between), self.step, self._modules.current, None, line)
+            return StepPlace(self._phase_of_step(between), self.step, self._calls.module, None, line)
         name = short_name(node)
         if is_accumulation(node):
             parameter = self._params.get(node.variable, "")
@@ -118,10 +120,11 @@ class CurrentPlace:
         forward = self._nodes.forward_place(node)
         step = self.step if self.step.microbatch is not None or forward is None else forward.step
         inside = "" if forward is None else forward.module
-        if torch.is_grad_enabled():  # a forward inside of a node: activations are recomputed
-            return StepPlace("recompute", step, self._modules.current or inside, name, line)
+        # A forward inside of a node: activations are recomputed. The forward of a Function runs without gradients.
+        if torch.is_grad_enabled() or self._calls.is_in_forward:
+            return StepPlace("recompute", step, self._calls.module or inside, name, line)
         return StepPlace(
-            "backward", step, inside or self._modules.current, name, line, forward, function=backward_line(node)
+            "backward", step, inside or self._calls.module, name, line, forward, function=backward_line(node)
         )
 
     def _tagged(self, on_node: Callable[[Node], None], shielded: Callable[..., None]) -> Nodes:
@@ -137,65 +140,8 @@ class CurrentPlace:
             return None
         running = torch._C._current_autograd_node()
         around = None if running is None else self._nodes.forward_place(running)
-        module, step = self._modules.current, self.step
+        module, step = self._calls.module, self.step
         if around is not None:
             module, step = module or around.module, step if step.microbatch is not None else around.step
         function = getattr(node, "_forward_cls", None)
         return ForwardPlace(module, step, self.operator if function is None else function.__name__, self._lines.here())
-
-
-class ModuleStack:
-    """The modules entered and not yet left, innermost last.
-
-    Global module hooks of torch keep the stack; they change no values. It is no `threading.local`, because the threads
-    of the autograd engine must see it too.
-    """
-
-    def __init__(self, names: Mapping[Module, str], before_change: Callable[[], None]) -> None:
-        self._names = names
-        self._before_change = before_change
-        self._entered: list[Module] = []
-        self._handles: list[RemovableHandle] = []
-        self._with_hooks: set[Module] = set()
-
-    @property
-    def current(self) -> str:
-        """Global path of the innermost module that has one, else the class of the innermost; empty if none runs."""
-        for module in reversed(self._entered):
-            name = self._names.get(module)
-            if name:
-                return name
-        return type(self._entered[-1]).__name__ if self._entered else ""
-
-    def attach(self) -> None:
-        """Start to follow every module of the process."""
-        self._handles = [
-            register_module_forward_pre_hook(self._enter),
-            # `always_call`: a checkpoint that has recomputed enough leaves its modules by an exception.
-            register_module_forward_hook(self._leave_before_hooks, always_call=True),
-        ]
-
-    def detach(self) -> None:
-        """Stop following."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._with_hooks.clear()
-        self._entered.clear()
-
-    def _enter(self, module: Module, args: object) -> None:
-        self._before_change()
-        self._entered.append(module)
-        # Global hooks run before those of the module, which still belong to it: leave the module in its last hook.
-        if module._forward_hooks and module not in self._with_hooks:
-            self._with_hooks.add(module)
-            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
-
-    def _leave_before_hooks(self, module: Module, args: object, output: object) -> None:
-        if module not in self._with_hooks:
-            self._leave(module, args, output)
-
-    def _leave(self, module: Module, args: object, output: object) -> None:
-        self._before_change()
-        while self._entered and self._entered.pop() is not module:
-            pass

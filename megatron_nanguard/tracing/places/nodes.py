@@ -111,36 +111,27 @@ def short_name(node: Node) -> str:
     return node.name().rpartition("::")[2]
 
 
-def is_autograd_function(node: Node) -> bool:
-    """Whether the node runs the backward of an autograd.Function written in Python."""
-    return hasattr(node, "_forward_cls")
+def cpp_function_name(node: Node) -> str:
+    """Name of the autograd Function written in C++ whose backward a node runs; empty for other nodes."""
+    _, found, name = node.name().rpartition("CppNode<")
+    return name.rstrip(">").rpartition("::")[2] if found else ""
 
 
-def gradient_names(node: Any) -> list[str]:
-    """Name each gradient that the backward of an autograd.Function returns, after the argument of its forward.
+def argument_names(function: Any) -> list[str]:
+    """Names of the positional arguments of a function; none where its signature cannot be read."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]
+
+
+def gradient_names(function: Any) -> list[str]:
+    """Name the gradients that the backward of an autograd.Function returns, after the arguments of its forward.
 
     The gradients of `attend(ctx, q, k, v)` are named "grad of q", "grad of k" and "grad of v", whatever the backward
-    calls them. The order is that in which a hook on the node gets them: one per tensor argument. A gradient that is not
-    wanted is named by its number, since its argument is not known.
-
-    Args:
-        node: for which `is_autograd_function` holds.
+    calls them.
     """
-    arguments = _argument_names(node._forward_cls)
-    wanted = iter([index for index, wants in enumerate(node.needs_input_grad) if wants])
-    names = []
-    for position, (following, _) in enumerate(node.next_functions):
-        argument = next(wanted, None) if following is not None else None
-        if argument is None:
-            names.append(str(position))
-        else:
-            names.append(f"grad of {arguments[argument] if argument < len(arguments) else argument}")
-    return names
-
-
-def _argument_names(function: Any) -> list[str]:
-    """Names of the positional arguments of the forward, without the context."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in inspect.signature(function.forward).parameters.values() if p.kind in kinds]
     has_context = function.setup_context is _SingleLevelFunction.setup_context
-    return names[1:] if has_context else names
+    return [f"grad of {name}" for name in argument_names(function.forward)[int(has_context) :]]

@@ -77,6 +77,13 @@ class CollectiveCalls:
         return self._groups[group]
 
 
+def is_completed(result: object) -> bool:
+    """Whether the communication that an operator returned is known to have completed."""
+    work = result[-1] if isinstance(result, tuple | list) and result else result
+    unbox = getattr(distributed.Work, "unbox", None)
+    return unbox is not None and isinstance(work, torch.ScriptObject) and bool(unbox(work).is_completed())
+
+
 def phase_of(operator: Operator) -> Phase:
     """Return the phase of a message that belongs to no micro-batch."""
     if operator.base.startswith(_GATHERS):

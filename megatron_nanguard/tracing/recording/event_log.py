@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 from torch._ops import OperatorBase
 
 from megatron_nanguard.tracing.recording.collective_calls import CollectiveCall
-from megatron_nanguard.tracing.recording.events import TracedEvent, TracedOutput
+from megatron_nanguard.tracing.recording.events import EventKind, Region, TracedEvent, TracedOutput
 from megatron_nanguard.tracing.recording.lineage import Lineage, Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, Slot
 from megatron_nanguard.tracing.recording.operators import NamedTensor, Operator
+
+_MADE: Final = (EventKind.OPERATOR, EventKind.MESSAGE, EventKind.FILLED)
 
 
 class StartedCall(NamedTuple):
@@ -76,12 +78,18 @@ class EventLog:
         flags: whether each tensor held NaN or Inf.
         lineage: which events wrote the bytes of each storage.
         observers: who looks at each event; empty in a plain traced pass.
+        region: the innermost call that runs.
+        is_looking: the tracer looks at what a region got or made; what it sees so was not made by the region around.
+        output_names: names of outputs, such as "grad of q".
     """
 
     def __init__(self, flags: NonfiniteFlags, observers: tuple[EventObserver, ...]) -> None:
         self.events: list[TracedEvent] = []
         self.flags, self.observers = flags, observers
         self.lineage = Lineage()
+        self.region = Region("step")
+        self.is_looking = False
+        self.output_names: dict[Writer, str] = {}
 
     @property
     def next_number(self) -> int:
@@ -90,6 +98,7 @@ class EventLog:
 
     def add(self, event: TracedEvent) -> TracedEvent:
         """Append an event; until the next one is added, `wrote` may be called for it."""
+        event.region = event.region or self.region
         self.events.append(event)
         return event
 
@@ -106,6 +115,13 @@ class EventLog:
         writer = Writer(number, len(event.outputs))
         event.outputs.append(TracedOutput.of(tensor, slot))
         self.lineage.write(tensor, writer)
+        if event.kind in _MADE and not self.is_looking:
+            self.hand_on((writer,), event.region or self.region, in_backward=event.place.phase == "backward")
         for observer in self.observers:
             observer.wrote(event, writer, tensor, slot)
         return writer
+
+    def hand_on(self, writers: Iterable[Writer], region: Region, *, in_backward: bool) -> None:
+        """Note what was made directly in a region. From one node to the next the engine carries the gradients."""
+        if region.part != "step" or not in_backward:
+            region.made.extend(writers)

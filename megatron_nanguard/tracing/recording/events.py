@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import NUMBER, MessageContents, TensorFacts
 from megatron_nanguard.tensor_names import dtype_name
+from megatron_nanguard.tracing.calls.call_stack import CallPart
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import Slot, pattern
@@ -26,8 +28,8 @@ class EventKind(enum.Enum):
         FILLED: such memory was read for the first time, and no event had written all of it.
         EXTERNAL: a tensor from before the trace, or from an untraced step, was read for the first time.
         MESSAGE: a collective, send or receive.
-        LOOKED: the tracer looked at a gradient that a kernel may have written unseen: after a backward step, or when an
-            autograd.Function returned it.
+        LOOKED: the tracer looked at a tensor that a kernel may have written unseen: when a region ended, or after a
+            backward step.
     """
 
     OPERATOR = "operator"
@@ -101,6 +103,41 @@ class Sent(NamedTuple):
         return len(self.channel) > 1
 
 
+@dataclass(eq=False)
+class Region:
+    """A call that can hide kernels: the forward or backward of an autograd.Function, a module call, or a step.
+
+    What was written in it unseen can depend on all that went in, and on what operators made directly in it before.
+
+    Attributes:
+        part: which of them it is.
+        name: such as "_Linear.forward" or "_LinearBackward"; empty for a module and a step.
+        first_event: number of the first event in it.
+        reads: the tensors that went in.
+        made: what operators and inner calls made directly in it so far.
+        arguments: gives the tensors that went into a module; they are read only if something is written in it unseen.
+        not_seen: names of arguments that could not be looked at.
+    """
+
+    part: CallPart
+    name: str = ""
+    first_event: int = 0
+    reads: list[TracedRead] = field(default_factory=list)
+    made: list[Writer] = field(default_factory=list)
+    arguments: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
+    not_seen: list[str] = field(default_factory=list)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is the forward or backward of an autograd.Function."""
+        return self.part in ("forward", "backward")
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is a compiled graph, which takes its buffers past the dispatcher."""
+        return self.name.startswith("CompiledFunction")
+
+
 @dataclass(slots=True)
 class TracedEvent:
     """One event of a traced pass.
@@ -123,6 +160,7 @@ class TracedEvent:
         other_facts: further arguments: plain numbers that are NaN or Inf; of a probed event also tensors that can hold
             neither.
         carries: whether a message lies in the gradients or parameters of the model.
+        region: the innermost call that it happened in; of FILLED memory the one that allocated it.
     """
 
     operator: str
@@ -140,6 +178,12 @@ class TracedEvent:
     output_facts: list[TensorFacts] = field(default_factory=list)
     other_facts: list[TensorFacts] = field(default_factory=list)
     carries: MessageContents = ""
+    region: Region | None = None
+
+    @property
+    def is_unseen_write(self) -> bool:
+        """Whether a kernel can have written the outputs without being seen."""
+        return self.kind in (EventKind.FILLED, EventKind.LOOKED)
 
     @property
     def has_bad_constant(self) -> bool:

@@ -68,7 +68,7 @@ class MessageRecorder:
         for tensor in [tensor for _, tensor in tensors_in(result)] if call.outs is None else call.outs:
             writer = self._log.wrote(event, tensor, None)
             if tensor.is_floating_point() and tensor.layout == torch.strided:
-                self._pending.start(writer, tensor)
+                self._pending.start(writer, tensor, result)
 
     def completes_message(self, operator: Operator, args: Sequence[Any]) -> bool:
         """Whether an operator only completes a message.

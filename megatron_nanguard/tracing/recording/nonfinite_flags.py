@@ -119,6 +119,7 @@ def can_be_bad(tensor: Tensor) -> bool:
         and tensor.layout == torch.strided
         and tensor.numel() > 0
         and tensor.device.type != "meta"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 

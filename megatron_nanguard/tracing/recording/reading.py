@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from torch import Tensor
 
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, ModelMemory, describe
 from megatron_nanguard.tracing.places.step_place import StepPlace
+from megatron_nanguard.tracing.recording.collective_calls import is_completed
 from megatron_nanguard.tracing.recording.event_log import EventLog
-from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedOutput, TracedRead
-from megatron_nanguard.tracing.recording.lineage import Range, Writer
+from megatron_nanguard.tracing.recording.events import EventKind, Region, TracedEvent, TracedOutput, TracedRead
+from megatron_nanguard.tracing.recording.lineage import Range, Writer, memory_of
 from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
 from megatron_nanguard.tracing.recording.operators import NamedTensor
+
+_UNSEEN_WRITE: Final = "unseen write"
 
 
 class PendingMessages:
@@ -27,6 +31,7 @@ class PendingMessages:
     def __init__(self, log: EventLog, here: CurrentPlace) -> None:
         self._log, self._here = log, here
         self._buffers: dict[Writer, Tensor] = {}
+        self._works: dict[Writer, object] = {}
 
     def __len__(self) -> int:
         """How many buffers may still be written to."""
@@ -36,9 +41,24 @@ class PendingMessages:
         """Whether this message may be under way."""
         return writer in self._buffers
 
-    def start(self, writer: Writer, buffer: Tensor) -> None:
-        """Keep the buffer until it is read."""
+    def start(self, writer: Writer, buffer: Tensor, work: object) -> None:
+        """Keep the buffer until it is read.
+
+        Args:
+            writer: of the buffer.
+            buffer: that the message fills.
+            work: what the operator has returned.
+        """
         self._buffers[writer] = buffer.detach()
+        self._works[writer] = work
+
+    def completed_since(self, event: int) -> list[tuple[Writer, Tensor]]:
+        """Return the messages from this event on that are known to have arrived, with their buffers."""
+        return [
+            (writer, buffer)
+            for writer, buffer in self._buffers.items()
+            if writer.event >= event and is_completed(self._works[writer])
+        ]
 
     def arrive(self, writers: Iterable[Writer], *, is_read: bool = True) -> None:
         """Look at the buffers that these writers fill, and forget them.
@@ -49,8 +69,9 @@ class PendingMessages:
         """
         if not self._buffers:
             return
-        for writer in writers:
+        for writer in list(writers):
             buffer = self._buffers.pop(writer, None)
+            self._works.pop(writer, None)
             if buffer is not None:
                 self._look(writer, buffer, is_read)
 
@@ -108,6 +129,24 @@ class TensorReader:
             for _, _, tensor in named:
                 self._pending.arrive(self._log.lineage.read(tensor)[0])
 
+    def is_filled(self, tensor: Tensor) -> bool:
+        """Whether an event was seen writing all of the tensor, or it is no memory that an ``empty`` has returned."""
+        writers, _ = self._log.lineage.read(tensor)
+        return not writers or self._log.events[writers[-1].event].kind is not EventKind.EMPTY
+
+    def read_arguments(self, region: Region | None) -> None:
+        """Read what went into a module, because something was written in it unseen.
+
+        Memory that nothing was seen filling is left out: the unseen write may be what fills it.
+        """
+        if region is None or region.arguments is None:
+            return
+        arguments, region.arguments = region.arguments, None
+        for name, tensor in arguments():
+            memory = memory_of(tensor)
+            if memory is not None and can_be_bad(memory) and self.is_filled(memory):
+                region.reads.append(self.read(memory, name))
+
     def is_under_way(self, tensor: Tensor) -> bool:
         """Whether a message that nothing has waited for may be writing into the tensor."""
         return len(self._pending) > 0 and any(writer in self._pending for writer in self._log.lineage.read(tensor)[0])
@@ -134,17 +173,23 @@ class TensorReader:
         empty = self._log.events[writers[-1].event]
         seen = TracedOutput.of(tensor, None)
         reads = [TracedRead("written by an operator", None, tuple(writers[:-1]), seen)] if len(writers) > 1 else []
-        event = TracedEvent("unseen write", EventKind.FILLED, empty.place, reads, first_used=self._here.place())
+        self.read_arguments(empty.region)
+        event = TracedEvent(
+            _UNSEEN_WRITE, EventKind.FILLED, empty.place, reads, first_used=self._here.place(), region=empty.region
+        )
         return self._log.wrote(self._log.add(event), tensor, self._log.flags.put(tensor))
 
     def _from_before_trace(self, tensor: Tensor, unknown: Sequence[Range], is_part: bool) -> Writer:
         """Add an event for a tensor from before the trace, such as a parameter or data.
 
         If events have written some of the tensor, only the largest part that none has written is looked at. Otherwise
-        their bad values would count as values from before the trace.
+        their bad values would count as values from before the trace. In a compiled graph it is a buffer of that graph.
         """
         part = _largest(tensor, unknown) if is_part else tensor
         owned = self._external.owner(part)
+        if owned is None and self._log.region.is_compiled:
+            event = TracedEvent(_UNSEEN_WRITE, EventKind.FILLED, self._here.place(), [])
+            return self._log.wrote(self._log.add(event), part, self._log.flags.put(part))
         event = TracedEvent(
             owned.name if owned else describe(part),
             EventKind.EXTERNAL,

@@ -11,16 +11,18 @@ from torch._ops import OperatorBase
 
 from megatron_nanguard.records.trace import TensorFacts
 from megatron_nanguard.tensor_names import tensors_in
+from megatron_nanguard.tracing.calls.call_stack import CallStack
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
 from megatron_nanguard.tracing.places.step_place import StepPlace
 from megatron_nanguard.tracing.recording.event_log import EventLog, EventObserver, StartedCall
 from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent
-from megatron_nanguard.tracing.recording.lineage import Writer, memory_of
+from megatron_nanguard.tracing.recording.lineage import memory_of
 from megatron_nanguard.tracing.recording.messages import MessageRecorder
-from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, can_be_bad
+from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags
 from megatron_nanguard.tracing.recording.operators import CallKind, NamedTensor, Operator, has_bad_constant
 from megatron_nanguard.tracing.recording.reading import PendingMessages, TensorReader
+from megatron_nanguard.tracing.recording.regions import RegionRecorder
 from megatron_nanguard.tracing.recording.tensor_facts import number_facts
 
 
@@ -34,6 +36,7 @@ class EventRecorder:
     def __init__(
         self,
         here: CurrentPlace,
+        calls: CallStack,
         external: ExternalTensors,
         flags: NonfiniteFlags,
         observers: tuple[EventObserver, ...] = (),
@@ -43,6 +46,7 @@ class EventRecorder:
         self._pending = PendingMessages(self.log, here)
         self.reader = TensorReader(self.log, self._pending, here, external)
         self._messages = MessageRecorder(self.log, self.reader, self._pending, here, external)
+        self.regions = RegionRecorder(self.log, self.reader, self._pending, here, external, calls)
         self._operators: dict[OperatorBase, Operator] = {}
 
     def before(self, func: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StartedCall | None:
@@ -95,23 +99,6 @@ class EventRecorder:
         event = TracedEvent(name, EventKind.LOOKED, place, reads, is_untraced=is_untraced)
         self.log.wrote(self.log.add(event), gradient, self.log.flags.put(gradient))
 
-    def look_at_returned(self, gradient: Tensor) -> list[Writer]:
-        """Add an event for a gradient that the current autograd node returns: its kernel may have written it unseen.
-
-        Returns:
-            The writers of the gradient within the node, the new event among them.
-        """
-        memory = memory_of(gradient)
-        if memory is None or not can_be_bad(memory):
-            return []
-        here = self._here.place()
-        # Unknown memory is no tensor from before the trace: a kernel may have allocated it unseen.
-        reads = [self.reader.read(memory)] if self.log.lineage.is_known(memory) else []
-        events = self.log.events
-        inside = [writer for read in reads for writer in read.writers if events[writer.event].place.node == here.node]
-        event = self.log.add(TracedEvent(str(here.node), EventKind.LOOKED, here, reads))
-        return [*inside, self.log.wrote(event, memory, self.log.flags.put(memory))]
-
     def finish(self) -> None:
         """Look at the messages that were never read, then fetch all flags.
 
@@ -119,6 +106,7 @@ class EventRecorder:
         """
         self._pending.finish()
         self.log.flags.read()
+        self.regions.finish()
         for observer in self.log.observers:
             observer.finish()
 
@@ -129,6 +117,7 @@ class EventRecorder:
         numbers: list[NamedTensor] = []
         for one in operator.reads(args, kwargs):
             (numbers if self.reader.is_number(one[2]) else tensors).append(one)
+        self.regions.look_in_between(tensors)
         event = TracedEvent(
             operator.label,
             EventKind.OPERATOR,

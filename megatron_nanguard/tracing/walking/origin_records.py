@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, TensorFacts, TracedOrigin
 from megatron_nanguard.tracing.places.external_tensors import module_of
 from megatron_nanguard.tracing.places.step_place import StepPlace
-from megatron_nanguard.tracing.recording.events import EventKind, TracedEvent, TracedOutput, TracedRead
+from megatron_nanguard.tracing.recording.events import EventKind, Region, TracedEvent, TracedOutput, TracedRead
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NAN
 from megatron_nanguard.tracing.walking.walk import Walk
@@ -64,7 +65,7 @@ def origin_record(walk: Walk, points: list[Writer], output_names: Mapping[Writer
         place=event.place.record(),
         outputs=tuple(_output_facts(walk, point, output_names) for point in bad),
         inputs=_inputs(walk, event),
-        times=len({point.event for point in points}),
+        times=len({_call_of(walk.events[point.event], point) for point in points}),
         path=_path(walk, first),
         reader=_reader(walk, first) if event.kind is EventKind.EXTERNAL else None,
     )
@@ -82,6 +83,9 @@ def _group_key(walk: Walk, point: Writer) -> object:
     event = walk.events[point.event]
     where = event.place
     phase = "forward" if where.phase == "recompute" else where.phase
+    region = _function_region(event)
+    if region is not None and _kind(walk, point) is OriginKind.UNSEEN:
+        return region.name, phase, where.module
     values = tuple(map(walk.value, (Writer(point.event, output) for output in range(len(event.outputs)))))
     return _kind(walk, point), event.operator, phase, where.module, where.line, where.parameter, values
 
@@ -107,7 +111,21 @@ def _is_scaler_at_work(event: TracedEvent, output: TracedOutput, value: int) -> 
     )
 
 
+def _function_region(event: TracedEvent) -> Region | None:
+    """The forward or backward of a Function that an unseen write belongs to."""
+    region = event.region
+    return region if region is not None and region.is_function and event.is_unseen_write else None
+
+
+def _call_of(event: TracedEvent, point: Writer) -> object:
+    """What counts as one time: a call of a Function, whatever it has written unseen, or an event."""
+    return _function_region(event) or point.event
+
+
 def _operator(event: TracedEvent) -> str:
+    region = _function_region(event)
+    if region is not None:
+        return region.name
     if event.kind is not EventKind.FILLED:
         return event.operator
     where = event.place
@@ -119,10 +137,32 @@ def _operator(event: TracedEvent) -> str:
 def _output_facts(walk: Walk, point: Writer, output_names: Mapping[Writer, str]) -> TensorFacts:
     event = walk.events[point.event]
     output = event.outputs[point.output]
-    name = output_names.get(point) or _weight_gradient(walk, point) or str(point.output)
+    name = (
+        _handed_on_as(walk, point, output_names)
+        or output_names.get(point)
+        or _weight_gradient(walk, point)
+        or str(point.output)
+    )
     if point.output < len(event.output_facts):
         return replace(event.output_facts[point.output], name=name)
     return output.facts(name, walk.value(point))
+
+
+def _handed_on_as(walk: Walk, point: Writer, output_names: Mapping[Writer, str]) -> str:
+    """The name under which a backward returns an output: "grad of x".
+
+    An operator that was seen has written what is returned itself. From an unseen write on, what is returned may have
+    been made of it, such as a cast.
+    """
+    region, name = walk.events[point.event].region, ""
+    if region is None or region.part != "backward":
+        return name
+    for later in islice(_chain(walk, point), None if walk.events[point.event].is_unseen_write else 2):
+        event = walk.events[later.event]
+        if event.region is not region:
+            break
+        name = output_names.get(later, name)
+    return name
 
 
 def _weight_gradient(walk: Walk, point: Writer) -> str:
@@ -139,11 +179,17 @@ def _weight_gradient(walk: Walk, point: Writer) -> str:
 
 
 def _inputs(walk: Walk, event: TracedEvent) -> tuple[TensorFacts, ...]:
-    if event.kind is EventKind.LOOKED:
-        # The tracer looked at what a kernel wrote; what the kernel read is not known.
-        return ()
+    if event.is_unseen_write and event.region is not None:
+        distinct = {read.writers: read for read in reversed(event.region.reads)}
+        return tuple(_went_in(walk, read) for read in reversed(distinct.values()))[:_MOST_INPUTS]
     seen = event.input_facts or [read.seen.facts(read.name, walk.read_value(read)) for read in event.reads]
     return (*seen, *event.other_facts)[:_MOST_INPUTS]
+
+
+def _went_in(walk: Walk, read: TracedRead) -> TensorFacts:
+    """Facts of a tensor that went into a region, by the flags of its writers."""
+    value = walk.read_value(read)
+    return replace(read.seen.facts(read.name, value), absmax=None if value else walk.largest(read))
 
 
 def _overwritten_input(walk: Walk, point: Writer) -> tuple[TracedRead, TensorFacts] | None:

@@ -56,6 +56,13 @@ class Walk:
             return self._flags.bits(read.seen.slot)
         return union(self.value(writer) for writer in read.writers)
 
+    def largest(self, read: TracedRead) -> float | None:
+        """Return the largest magnitude of a finite tensor that an event read; None where it was not seen."""
+        slots = [self.events[writer.event].outputs[writer.output].slot for writer in read.writers if writer.output >= 0]
+        slots = slots if read.seen.slot is None else [read.seen.slot]
+        ends = [abs(end) for slot in slots if slot is not None for end in self._flags.ends(slot)]
+        return max(ends, default=None)
+
     def departures(self) -> list[int]:
         """Return the numbers of the messages that sent bad values which were not meant."""
         return [number for number, event in enumerate(self.events) if any(self._bad_sent(number, event))]
@@ -95,6 +102,7 @@ class Walk:
         if event.has_bad_constant or (event.kind is EventKind.EXTERNAL and not event.is_parameter):
             return True
         bad = [writer for read in _reads_of(event, point) for writer in read.writers if self.value(writer)]
+        bad = bad or [writer for writer in self._went_into_region(event, point) if self.value(writer)]
         return bool(bad) and self.meant.issuperset(bad) and not value & ~union(map(self.value, bad))
 
     def _follow(self, trace: Trace, flags: NonfiniteFlags) -> None:
@@ -117,12 +125,23 @@ class Walk:
                 for sent in self._bad_sent(point.event, event)
                 if event.reads[~sent.output].column in (None, point.output)
             ]
-        return [
-            writer
-            for read in _reads_of(event, point)
-            if read.seen.slot is None or self._flags.bits(read.seen.slot)
-            for writer in self.starts(read.writers)
-        ]
+        # What was seen writing the same memory is a finer place than the region around.
+        seen_writing = self.starts(self._bad_writers(_reads_of(event, point)))
+        return seen_writing or self.starts(self._went_into_region(event, point))
+
+    def _bad_writers(self, reads: Iterable[TracedRead]) -> Iterator[Writer]:
+        """Yield the writers of tensors, without those of a part that was finite when it was read."""
+        for read in reads:
+            if read.seen.slot is None or self._flags.bits(read.seen.slot):
+                yield from read.writers
+
+    def _went_into_region(self, event: TracedEvent, point: Writer) -> list[Writer]:
+        """Return what can have gone into an unseen write: what its region got, and what was made in it before."""
+        region = event.region
+        if region is None or not event.is_unseen_write or point.output < 0:
+            return []
+        writers = dict.fromkeys((*self._bad_writers(region.reads), *region.made))
+        return [writer for writer in writers if writer.event < point.event]
 
     def _bad_sent(self, number: int, event: TracedEvent) -> Iterator[Writer]:
         if event.sent is None:

@@ -23,6 +23,7 @@ from tests.unit.tracing.faults import (
     fully_masked,
     log_of_negative,
     masked,
+    write_nan,
 )
 from tests.unit.tracing.steps import Model, Schedule, batches, looked_at_closely, trace
 
@@ -200,10 +201,10 @@ def test_kernel_past_the_dispatcher_is_an_unseen_writer_of_the_memory_it_got() -
     assert origin.path[1] == "add.Tensor in layers.0"
 
 
-def test_unseen_write_over_a_finite_result_is_corrected_by_the_close_look() -> None:
-    assert only_origin(trace(UnseenInPlace.apply)).operator == "add.Tensor"
+def test_unseen_write_over_a_finite_result_belongs_to_the_function_around_it() -> None:
+    assert only_origin(trace(UnseenInPlace.apply)).operator == "UnseenInPlace.forward"
     origin = only_origin(looked_at_closely(UnseenInPlace.apply))
-    assert (origin.kind, origin.operator) == (OriginKind.UNSEEN, "mul.Tensor")
+    assert (origin.kind, origin.operator) == (OriginKind.UNSEEN, "UnseenInPlace.forward")
     assert origin.place.source_line is not None
     assert "faults.py:" in origin.place.source_line
     assert origin.outputs[0].positions == ((1, 2),)
@@ -251,12 +252,9 @@ def test_gradient_that_a_fused_kernel_spoils_in_main_grad_is_its_weights() -> No
     schedule.model.layers[0].linear.forward = lambda x: FusedWgrad.apply(x, weight, lambda: schedule.current == 1)
     traced = schedule.run(batches())
     origin = only_origin(traced)
-    assert (origin.kind, origin.operator) == (OriginKind.UNSEEN, "wgrad of layers.0.linear.weight")
-    assert (origin.place.phase, origin.place.microbatch, origin.place.module) == (
-        "accumulate",
-        1,
-        "layers.0.linear",
-    )
+    assert (origin.kind, origin.operator) == (OriginKind.UNSEEN, "FusedWgradBackward")
+    assert [output.name for output in origin.outputs] == ["wgrad of layers.0.linear.weight"]
+    assert (origin.place.phase, origin.place.microbatch, origin.place.module) == ("backward", 1, "layers.0.linear")
     assert traced.sinks == (Sink(("layers.0.linear.weight",), "nan", (CauseLink("origin", 0),)),)
 
 
@@ -267,11 +265,17 @@ def trace_bucket(probe: frozenset[int] = frozenset()) -> RankTrace:
     bucket = torch.zeros(sum(param.numel() for param in model.parameters()))
     schedule = Schedule(model, gradients=bucket, probed_events=probe)
     weight = model.layers[1].linear.weight
-    model.layers[1].linear.forward = lambda x: FusedWgrad.apply(x, weight, lambda: schedule.current == 1)
+
+    def spoiled_by_a_hook(x: Tensor) -> Tensor:
+        x = x * 1.0
+        x.register_hook(lambda grad: write_nan(weight.main_grad, 3, 0) if schedule.current == 1 else None)
+        return FusedWgrad.apply(x, weight, lambda: False)
+
+    model.layers[1].linear.forward = spoiled_by_a_hook
     return schedule.run(batches())
 
 
-def test_gradient_spoiled_unseen_in_a_bucket_under_way_is_named_by_the_close_look() -> None:
+def test_gradient_spoiled_by_a_hook_in_a_bucket_under_way_is_named_by_the_close_look() -> None:
     first = only_origin(trace_bucket())
     assert (first.kind, first.operator) == (OriginKind.OPERATOR, "mul_.Tensor")
     origin = only_origin(trace_bucket(frozenset([first.event])))

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from megatron_nanguard.records.trace import RankTrace, TracedPlace
 from megatron_nanguard.tracing.places import current_place, nodes
-from megatron_nanguard.tracing.places.current_place import ModuleStack
 from tests.unit.tracing.faults import NanBackward, clamped_exp, log_of_negative
 from tests.unit.tracing.steps import Model, Schedule, batches, trace
 
@@ -142,7 +141,7 @@ def test_backward_in_a_second_thread_is_attributed_rightly(
 def test_the_record_says_if_torch_cannot_tag_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_place, "can_tag_nodes", lambda: False)
     assert trace(torch.tanh).labels == (
-        "outputs of autograd.Functions are not named: this torch has no hook on making nodes",
+        "Functions written in C++ were not followed: this torch has no hook on making nodes",
     )
 
 
@@ -163,88 +162,3 @@ def test_weight_gradient_is_named_after_its_parameter() -> None:
     (origin,) = traced.origins
     assert (origin.operator, origin.outputs[0].name) == ("log", "grad of weight")
     assert [sink.names for sink in traced.sinks] == [("layers.0.linear.weight",)]
-
-
-class Speaker(nn.Module):
-    """Notes which module is current when it runs."""
-
-    def __init__(self, heard: list[str]) -> None:
-        super().__init__()
-        self.heard = heard
-        self.stack: ModuleStack | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert self.stack is not None
-        self.heard.append(self.stack.current)
-        return x
-
-
-class Failing(nn.Module):
-    """Raises in its forward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise ValueError("planted")
-
-
-def speaker_and_stack(*wrappers: str) -> tuple[Speaker, ModuleStack]:
-    speaker = Speaker([])
-    speaker.stack = ModuleStack({speaker: "layers.0.speaker"} if "named" in wrappers else {}, lambda: None)
-    return speaker, speaker.stack
-
-
-def test_innermost_module_is_current_by_its_global_path() -> None:
-    speaker, stack = speaker_and_stack("named")
-    stack.attach()
-    nn.Sequential(speaker)(torch.ones(1))
-    assert (speaker.heard, stack.current) == (["layers.0.speaker"], "")
-    stack.detach()
-
-
-def test_module_without_a_path_is_named_by_its_class() -> None:
-    speaker, stack = speaker_and_stack()
-    stack.attach()
-    speaker(torch.ones(1))
-    stack.detach()
-    assert speaker.heard == ["Speaker"]
-
-
-def test_module_left_by_an_exception_is_removed_from_the_stack() -> None:
-    _, stack = speaker_and_stack()
-    stack.attach()
-    with pytest.raises(ValueError, match="planted"):
-        nn.Sequential(Failing())(torch.ones(1))
-    assert stack.current == ""
-    stack.detach()
-
-
-def test_hooks_of_a_module_run_inside_of_it() -> None:
-    speaker, stack = speaker_and_stack("named")
-    speaker.register_forward_pre_hook(lambda module, args: speaker.heard.append(f"before: {stack.current}"))
-    speaker.register_forward_hook(lambda module, args, output: speaker.heard.append(f"after: {stack.current}"))
-    outer = nn.Sequential(speaker)
-    stack.attach()
-    outer(torch.ones(1))
-    outer(torch.ones(1))
-    assert stack.current == ""
-    stack.detach()
-    assert speaker.heard == ["before: layers.0.speaker", "layers.0.speaker", "after: layers.0.speaker"] * 2
-    assert len(speaker._forward_hooks) == 1
-
-
-def test_module_left_by_an_exception_of_its_own_hook_is_removed_from_the_stack() -> None:
-    _, stack = speaker_and_stack()
-    failing = Failing()
-    failing.register_forward_hook(lambda module, args, output: None)
-    stack.attach()
-    with pytest.raises(ValueError, match="planted"):
-        nn.Sequential(failing)(torch.ones(1))
-    assert stack.current == ""
-    stack.detach()
-
-
-def test_detached_stack_follows_nothing() -> None:
-    speaker, stack = speaker_and_stack("named")
-    stack.attach()
-    stack.detach()
-    speaker(torch.ones(1))
-    assert speaker.heard == [""]

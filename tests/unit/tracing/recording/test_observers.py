@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from megatron_nanguard.tracing.calls.call_stack import CallStack
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
 from megatron_nanguard.tracing.recording.event_log import EventObserver, StartedCall
@@ -17,6 +18,11 @@ from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NonfiniteFlags, Slot
 from megatron_nanguard.tracing.recording.recorder import EventRecorder
 from tests.unit.tracing.steps import Model, Schedule, batches
+
+
+def unshielded(function: Callable[..., Any], *args: object) -> Any:
+    """Call without the shield of a tracer."""
+    return function(*args)
 
 
 class Diary(EventObserver):
@@ -54,8 +60,9 @@ class Calls:
 
 def test_an_observer_sees_reads_before_the_operator_and_writes_before_its_end() -> None:
     diary = Diary()
-    here = CurrentPlace({}, {}, None, lambda node: None, lambda function, *args: function(*args))
-    recorder = EventRecorder(here, ExternalTensors([], {}, {}), NonfiniteFlags(), (diary,))
+    calls = CallStack({}, unshielded)
+    here = CurrentPlace(calls, {}, None, lambda node: None, unshielded)
+    recorder = EventRecorder(here, calls, ExternalTensors([], {}, {}), NonfiniteFlags(), (diary,))
     add, args = torch.ops.aten.add.Tensor, (torch.ones(2), torch.ones(2))
 
     call = recorder.before(add, args, {})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from megatron_nanguard.tracing.calls.call_stack import CallStack
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
 from megatron_nanguard.tracing.recording.event_log import EventLog
@@ -18,11 +20,16 @@ from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFl
 from megatron_nanguard.tracing.recording.reading import PendingMessages, TensorReader
 
 
+def unshielded(function: Callable[..., Any], *args: object) -> Any:
+    """Call without the shield of a tracer."""
+    return function(*args)
+
+
 class Pass:
     """A pass in which the test itself adds the events of operators."""
 
     def __init__(self) -> None:
-        self.here = CurrentPlace({}, {}, None, lambda node: None, lambda function, *args: function(*args))
+        self.here = CurrentPlace(CallStack({}, unshielded), {}, None, lambda node: None, unshielded)
         self.log = EventLog(NonfiniteFlags(), ())
         self.pending = PendingMessages(self.log, self.here)
         self.reader = TensorReader(self.log, self.pending, self.here, ExternalTensors([], {}, {}))
@@ -74,7 +81,7 @@ def test_memory_that_is_read_before_it_is_written_becomes_an_event() -> None:
 def test_a_message_is_looked_at_when_it_is_read_and_not_before() -> None:
     one, buffer = Pass(), torch.zeros(2)
     writer = one.wrote(buffer, EventKind.MESSAGE)
-    one.pending.start(writer, buffer)
+    one.pending.start(writer, buffer, None)
     assert one.reader.is_under_way(buffer)
     buffer[0] = math.nan
     one.reader.read(buffer)
@@ -87,7 +94,7 @@ def test_a_message_is_looked_at_when_it_is_read_and_not_before() -> None:
 def test_a_message_that_is_never_read_is_looked_at_at_the_end() -> None:
     one, buffer = Pass(), torch.full((2,), math.nan)
     writer = one.wrote(buffer, EventKind.MESSAGE)
-    one.pending.start(writer, buffer)
+    one.pending.start(writer, buffer, None)
     one.pending.finish()
     assert (one.bits(writer), one.log.events[0].first_used, len(one.pending)) == (NAN, None, 0)
 
