@@ -6,21 +6,16 @@ import os
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from megatron_nanguard.device.protocol import Identity
+from megatron_nanguard.device.protocol import Accelerator, Identity
 from megatron_nanguard.records.machine.device import DeviceFacts, OverflowMode
 
 
-class CudaDevice:
+class CudaDevice(Accelerator):
     """The GPU this rank runs on."""
 
     backend = "cuda"
-
-    def take(self, index: int) -> str:
-        """Make the GPU with this number the current one."""
-        torch.cuda.set_device(index)
-        return f"cuda:{index}"
+    torch_api = torch.cuda
 
     def facts(self, index: int | None = None) -> DeviceFacts:
         """Name, memory, and the settings that affect numerics."""
@@ -56,25 +51,6 @@ class CudaDevice:
             place = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
             address = "{:04x}:{:02x}:{:02x}".format(*place)
         return Identity(visible if visible.startswith("MIG-") else named, address)
-
-    def rng_state(self) -> Tensor:
-        """State of the current GPU's default generator."""
-        return torch.cuda.get_rng_state()
-
-    def set_rng_state(self, state: Tensor) -> None:
-        """Put the current GPU's default generator into an earlier state."""
-        torch.cuda.set_rng_state(state)
-
-    def free_bytes(self) -> int:
-        """Memory of the current GPU that no process has taken."""
-        return int(torch.cuda.mem_get_info()[0])
-
-    def synchronize(self) -> None:
-        """Wait for all streams of the current GPU.
-
-        Sync: the host waits for the device.
-        """
-        torch.cuda.synchronize()
 
     def overflow_mode(self) -> OverflowMode:
         """GPUs have IEEE arithmetic only, except for fp8, which no gradient buffer uses."""

@@ -10,9 +10,7 @@ import os
 from itertools import takewhile
 from typing import Any, Final
 
-from torch import Tensor
-
-from megatron_nanguard.device.protocol import Identity
+from megatron_nanguard.device.protocol import Accelerator, Identity
 from megatron_nanguard.records.machine.device import DeviceFacts, OverflowMode
 
 SATURATION_WARNING: Final = (
@@ -37,68 +35,43 @@ SWITCHES: Final = (
 """Environment variables that users change to debug a NaN on Ascend; those that are set are recorded."""
 
 
-class NpuDevice:
+class NpuDevice(Accelerator):
     """The Ascend card this rank runs on; torch_npu must be installed."""
 
     backend = "npu"
 
     def __init__(self) -> None:
-        self._npu: Any = importlib.import_module("torch_npu").npu
-
-    def take(self, index: int) -> str:
-        """Make the card with this number the current one."""
-        self._npu.set_device(index)
-        return f"npu:{index}"
+        self.torch_api: Any = importlib.import_module("torch_npu").npu
 
     def facts(self, index: int | None = None) -> DeviceFacts:
         """Name, memory, CANN level and the switches of `SWITCHES` that are set."""
-        index = self._npu.current_device() if index is None else index
+        index = self.torch_api.current_device() if index is None else index
         return DeviceFacts(
             backend=self.backend,
             index=index,
-            name=self._npu.get_device_name(index),
+            name=self.torch_api.get_device_name(index),
             overflow_mode=self.overflow_mode(),
-            memory_total_bytes=self._npu.get_device_properties(index).total_memory,
+            memory_total_bytes=self.torch_api.get_device_properties(index).total_memory,
             details={**self._versions(), **{name: os.environ[name] for name in SWITCHES if name in os.environ}},
         )
 
     def identity(self, index: int | None = None) -> Identity:
         """The logic id, which npu-smi maps to a card and a chip; ASCEND_RT_VISIBLE_DEVICES may hide some from torch."""
-        index = self._npu.current_device() if index is None else index
+        index = self.torch_api.current_device() if index is None else index
         # CANN ignores everything after the first entry that is no number.
         visible = list(takewhile(str.isdigit, os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")))
         return Identity(visible[index] if index < len(visible) else str(index))
-
-    def rng_state(self) -> Tensor:
-        """State of the current card's default generator."""
-        state: Tensor = self._npu.get_rng_state()
-        return state
-
-    def set_rng_state(self, state: Tensor) -> None:
-        """Put the current card's default generator into an earlier state."""
-        self._npu.set_rng_state(state)
-
-    def free_bytes(self) -> int:
-        """Memory of the current card that no process has taken."""
-        return int(self._npu.mem_get_info()[0])
-
-    def synchronize(self) -> None:
-        """Wait for all streams of the current card.
-
-        Sync: the host waits for the device.
-        """
-        self._npu.synchronize()
 
     def overflow_mode(self) -> OverflowMode:
         """The mode that the driver chose; environment variables are only part of its decision.
 
         Source: torch_npu/npu/utils.py, is_support_inf_nan.
         """
-        return "inf_nan" if self._npu.utils.is_support_inf_nan() else "saturation"
+        return "inf_nan" if self.torch_api.utils.is_support_inf_nan() else "saturation"
 
     def _versions(self) -> dict[str, str]:
         versions = {"torch_npu": str(importlib.import_module("torch_npu").__version__)}
         # torch_npu 2.1.0 lacks it.
-        if hasattr(self._npu.utils, "get_cann_version"):
-            versions["cann"] = str(self._npu.utils.get_cann_version())
+        if hasattr(self.torch_api.utils, "get_cann_version"):
+            versions["cann"] = str(self.torch_api.utils.get_cann_version())
         return versions

@@ -1,8 +1,8 @@
-"""What every backend provides; a method is added only if all three can implement it."""
+"""What every backend provides, a method only if all three can implement it; and what the two accelerators share."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -58,3 +58,40 @@ class Device(Protocol):
 
     def overflow_mode(self) -> OverflowMode:
         """Whether an overflow becomes Inf or NaN, or a large finite number that checks cannot find."""
+
+
+class Accelerator:
+    """What torch.cuda and torch_npu offer under the same names.
+
+    Attributes:
+        backend: as for `Device`.
+        torch_api: torch.cuda, or the module of torch_npu in its place.
+    """
+
+    backend: str
+    torch_api: Any
+
+    def take(self, index: int) -> str:
+        """Make the device with this number the current one."""
+        self.torch_api.set_device(index)
+        return f"{self.backend}:{index}"
+
+    def rng_state(self) -> Tensor:
+        """State of the current device's default generator."""
+        state: Tensor = self.torch_api.get_rng_state()
+        return state
+
+    def set_rng_state(self, state: Tensor) -> None:
+        """Put the current device's default generator into an earlier state."""
+        self.torch_api.set_rng_state(state)
+
+    def free_bytes(self) -> int:
+        """Memory of the current device that no process has taken."""
+        return int(self.torch_api.mem_get_info()[0])
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the current device.
+
+        Sync: the host waits for the device.
+        """
+        self.torch_api.synchronize()

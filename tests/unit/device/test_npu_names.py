@@ -1,4 +1,4 @@
-"""The names `device/npu.py` reads are those of a real torch_npu: its wheel is downloaded, parsed and never imported."""
+"""The names that `NpuDevice` reads are those of a real torch_npu: its wheel is downloaded, parsed, never imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.device import npu
+from megatron_nanguard.device import npu, protocol
 
 VERSION = "2.6.0"
 WHEELS = Path(__file__).parents[3] / ".cache" / "wheels"
@@ -19,10 +19,11 @@ CALLED_BY_THE_ROOM = "torch_npu.npu.is_available"
 
 
 def names_read() -> set[str]:
-    """What the source reads from `self._npu`, modules aside."""
-    tree = ast.parse(Path(npu.__file__).read_text(encoding="utf-8"))
-    chains = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    read = {chain.replace("self._npu", "torch_npu.npu") for chain in chains if re.fullmatch(r"self\._npu[.\w]+", chain)}
+    """What the sources of the class and its base read from `self.torch_api`, modules aside."""
+    trees = [ast.parse(Path(module.__file__).read_text(encoding="utf-8")) for module in (npu, protocol)]
+    chains = {ast.unparse(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    mine = [chain for chain in chains if re.fullmatch(r"self\.torch_api[.\w]+", chain)]
+    read = {chain.replace("self.torch_api", "torch_npu.npu") for chain in mine}
     return {name for name in read if not any(other.startswith(f"{name}.") for other in read)}
 
 
