@@ -7,8 +7,7 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from megatron_nanguard.health.ascend import count_chips
-from megatron_nanguard.health.host_machine import MEMORY_CONTROLLERS, memory_errors
-from megatron_nanguard.health.kernel_log import KernelLog
+from megatron_nanguard.health.host_machine import MEMORY_CONTROLLERS, KernelLog, memory_errors
 from megatron_nanguard.health.nvidia import count_gpus
 from megatron_nanguard.health.polling import Poll, SourceAnswer
 from megatron_nanguard.records.machine.doctor import SourceState

@@ -137,10 +137,8 @@ class _Gpu:
 
     def _ecc(self, kind: str, span: str) -> None:
         nvml = self._nvml
-        error, counter = (
-            getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind.upper()}"),
-            getattr(nvml, f"NVML_{span.upper()}_ECC"),
-        )
+        error = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind.upper()}")
+        counter = getattr(nvml, f"NVML_{span.upper()}_ECC")
         self._counters[f"ECC errors, {kind}, {span}"] = nvml.nvmlDeviceGetTotalEccErrors(self._handle, error, counter)
 
     def _links(self, name: str, counter: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_nanguard.health import ascend, available_sources, kernel_log
+from megatron_nanguard.health import ascend, available_sources, host_machine
 from megatron_nanguard.records.machine.doctor import SourceState
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, put_npu_smi, put_nvml
@@ -17,7 +17,7 @@ def test_each_source_says_what_it_found(monkeypatch: pytest.MonkeyPatch, tmp_pat
     put_nvml(monkeypatch)
     put_npu_smi(monkeypatch, tmp_path, samples.npu_smi())
     (tmp_path / "kmsg").touch()
-    monkeypatch.setattr(kernel_log.KernelLog.__init__, "__defaults__", (tmp_path / "kmsg",))
+    monkeypatch.setattr(host_machine.KernelLog.__init__, "__defaults__", (tmp_path / "kmsg",))
     monkeypatch.setattr(available_sources.memory_errors, "__defaults__", (controllers(tmp_path / "mc"),))
     assert available_sources.list_sources() == (
         SourceState("NVML", True, "1 GPUs"),
@@ -31,7 +31,7 @@ def test_each_source_says_why_it_found_nothing(monkeypatch: pytest.MonkeyPatch, 
     put_nvml(monkeypatch).why_no_driver = "Driver Not Loaded"
     monkeypatch.setattr(ascend, "TOOL_SECONDS", 0.2)
     put_npu_smi(monkeypatch, tmp_path, {"-m": HANGS})
-    monkeypatch.setattr(kernel_log.KernelLog.__init__, "__defaults__", (tmp_path / "kmsg",))
+    monkeypatch.setattr(host_machine.KernelLog.__init__, "__defaults__", (tmp_path / "kmsg",))
     monkeypatch.setattr(available_sources.memory_errors, "__defaults__", (tmp_path / "mc",))
     assert available_sources.list_sources() == (
         SourceState("NVML", False, "NVML does not start: Driver Not Loaded"),

@@ -14,14 +14,13 @@ import pytest
 from megatron_nanguard.device import NpuDevice, device_of
 from megatron_nanguard.health import ascend, health_watch, polling
 from megatron_nanguard.health.health_watch import HealthWatch, differences, watch_device
-from megatron_nanguard.health.host_machine import HostMachine
-from megatron_nanguard.health.kernel_log import KernelLog
+from megatron_nanguard.health.host_machine import HostMachine, KernelLog
 from megatron_nanguard.health.nvidia import Nvml
 from megatron_nanguard.records.machine.health import DeviceHealth, HealthDifference, HealthReading
 from tests.unit.device.stand_in_npu import put_in_place
 from tests.unit.health import samples
 from tests.unit.health.stand_ins import HANGS, UUID, put_npu_smi, put_nvml
-from tests.unit.health.test_kernel_log import XIDS, append
+from tests.unit.health.test_host_machine import XIDS, append
 
 DOUBLE = HealthDifference("device", "HBM Double Bit Error Count", "0", "2", "uncorrectable")
 TOTAL = HealthDifference("device", "HBM Double Bit Aggregate Total Err Cnt", "0", "2", "uncorrectable")
