@@ -26,45 +26,32 @@ def intercept_steps(chunks: Sequence[ModelChunk], around: Around) -> Iterator[No
     """
     schedules: Any = sys.modules[SCHEDULES]
     forward, backward = schedules.forward_step, schedules.backward_step
+    signature = inspect.signature(forward)
     outputs: dict[int, tuple[int | None, int]] = {}
-    schedules.forward_step = _forward(forward, chunks, around, outputs)
-    schedules.backward_step = _backward(backward, around, outputs)
-    try:
-        yield
-    finally:
-        schedules.forward_step, schedules.backward_step = forward, backward
 
-
-def _forward(
-    step: Callable[..., Any], chunks: Sequence[ModelChunk], around: Around, outputs: dict[int, tuple[int | None, int]]
-) -> Callable[..., Any]:
-    signature = inspect.signature(step)
-
-    @functools.wraps(step)
+    @functools.wraps(forward)
     def forward_step(*args: object, **kwargs: object) -> object:
         given = signature.bind(*args, **kwargs).arguments
         chunk = next((number for number, chunk in enumerate(chunks) if chunk is given["model"]), 0)
         microbatch = given.get("current_microbatch")
         with around(microbatch, chunk, False):
-            returned = step(*args, **kwargs)
+            returned = forward(*args, **kwargs)
         # (output or [output], number of tokens). The schedule keeps the output and hands the same object to the
         # backward step, after `deallocate_output_tensor` too.
         outputs[id(_first(_first(returned)))] = (microbatch, chunk)
         return returned
 
-    return forward_step
-
-
-def _backward(
-    step: Callable[..., Any], around: Around, outputs: dict[int, tuple[int | None, int]]
-) -> Callable[..., Any]:
-    @functools.wraps(step)
+    @functools.wraps(backward)
     def backward_step(input_tensor: object, output_tensor: object, *args: object, **kwargs: object) -> object:
         microbatch, chunk = outputs.pop(id(_first(output_tensor)), (None, 0))
         with around(microbatch, chunk, True):
-            return step(input_tensor, output_tensor, *args, **kwargs)
+            return backward(input_tensor, output_tensor, *args, **kwargs)
 
-    return backward_step
+    schedules.forward_step, schedules.backward_step = forward_step, backward_step
+    try:
+        yield
+    finally:
+        schedules.forward_step, schedules.backward_step = forward, backward
 
 
 def _first(value: object) -> object:
