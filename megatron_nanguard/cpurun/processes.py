@@ -6,14 +6,11 @@ import contextlib
 import mmap
 import os
 import signal
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from megatron_nanguard.cpurun.forked_rank import STACKS_SIGNAL, STOPPING_SIGNALS, ForkedRank, Program, run_rank
-
-_STAMP = struct.Struct("d")
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class RankProcesses:
 
     def __init__(self, nproc: int) -> None:
         self._pids: dict[int, int] = {}
-        self._stamps = mmap.mmap(-1, _STAMP.size * nproc)  # shared with the ranks, zero until one fails
+        self._stamps = memoryview(mmap.mmap(-1, 8 * nproc)).cast("d")  # shared with the ranks, zero until one fails
         self.endings: dict[int, Ending] = {}
 
     def fork(self, forked: ForkedRank, program: Program) -> None:
@@ -67,11 +64,8 @@ class RankProcesses:
 
     def _stamp(self, rank: int) -> None:
         """Note the time of a rank's first failure; runs in the rank."""
-        if not self._stamped_at(rank):
-            _STAMP.pack_into(self._stamps, _STAMP.size * rank, time.monotonic())
-
-    def _stamped_at(self, rank: int) -> float:
-        return float(_STAMP.unpack_from(self._stamps, _STAMP.size * rank)[0])
+        if not self._stamps[rank]:
+            self._stamps[rank] = time.monotonic()
 
     @property
     def are_running(self) -> bool:
@@ -81,7 +75,7 @@ class RankProcesses:
     def reap(self) -> None:
         """Record the endings of the ranks that ended by themselves since the last call."""
         for rank, status in self._collect():
-            self.endings[rank] = Ending(status, self._stamped_at(rank) or time.monotonic())
+            self.endings[rank] = Ending(status, self._stamps[rank] or time.monotonic())
 
     def _collect(self) -> list[tuple[int, int]]:
         """Ranks that have ended since the last call, with their exit status."""
