@@ -103,7 +103,7 @@ class GuardedOptimizer:
         """Let drills at a bucket group that is about to be reduced, then take its norms."""
         if self.drills.drills:
             for bucket in buffers.buckets(group):
-                self.drills.before_reduction(buffers.bucket_params(bucket))
+                self.drills.before_reduction(bucket.params_list)
         self.step.before.look(group, force_all_reduce)
 
     def after_reduction(self) -> None:

@@ -13,7 +13,6 @@ from megatron_nanguard.megatron_api.protocols import (
     AnyBucketGroup,
     Bucket,
     ModelChunk,
-    ModelParameter,
     ParamAndGradBuffer,
     SelfReducingBucket,
 )
@@ -42,11 +41,6 @@ def bucket_groups(chunk: ModelChunk) -> list[AnyBucketGroup]:
 def buckets(group: AnyBucketGroup) -> list[Bucket]:
     """Return the buckets of a bucket group; in 0.8, where a bucket communicates for itself, that bucket."""
     return list(group.buckets) if hasattr(group, "buckets") else [group]
-
-
-def bucket_params(bucket: Bucket) -> list[ModelParameter]:
-    """Return a bucket's parameters in the order of the buffer."""
-    return list(bucket.params_list)
 
 
 def has_separate_main_grad(param: Parameter) -> bool:

@@ -54,11 +54,6 @@ def optimizer_parameters(optimizer: MegatronOptimizer | None) -> list[OptimizerP
     return [one for number, leaf, inner in _with_inner(optimizer) for one in _of_leaf(number, leaf, inner)]
 
 
-def inner_optimizers(optimizer: MegatronOptimizer | None) -> list[tuple[int, InnerOptimizer]]:
-    """Return the optimizers of torch, apex or Transformer Engine inside the leaves, each with its leaf's number."""
-    return [(number, inner) for number, _, inner in _with_inner(optimizer)]
-
-
 def unknown_places(optimizer: MegatronOptimizer | None, kept: Mapping[str, Tensor]) -> list[str]:
     """Return the places of values, named as for `put_back`, at which this optimizer has no parameter."""
     known = {one.place for one in optimizer_parameters(optimizer)}
@@ -119,6 +114,7 @@ def _put_slot(slots: MutableMapping[str, Any], name: str, value: Tensor, main: T
 
 
 def _with_inner(optimizer: MegatronOptimizer | None) -> list[tuple[int, LeafOptimizer, InnerOptimizer]]:
+    """Return the leaves with their numbers and the optimizers of torch, apex or Transformer Engine inside them."""
     found = ((number, leaf, getattr(leaf, "optimizer", None)) for number, leaf in enumerate(leaves(optimizer)))
     return [(number, leaf, inner) for number, leaf, inner in found if inner is not None]
 
@@ -146,7 +142,7 @@ def _model_params(leaf: LeafOptimizer) -> dict[int, Parameter]:
 
 
 def _groups(optimizer: MegatronOptimizer | None) -> Iterator[tuple[str, MutableMapping[str, Any]]]:
-    for number, inner in inner_optimizers(optimizer):
+    for number, _, inner in _with_inner(optimizer):
         for place, group in enumerate(inner.param_groups):
             yield f"optimizer {number}, group {place}, step", group
 

@@ -92,8 +92,11 @@ def map_file(parameters: ParameterMap, coordinates: Coordinates, sizes: Parallel
     Replicas that hold the same point to the first of them, so that a run of many replicas writes each map once.
     """
     name = file_name(coordinates, sizes)
-    original = file_name(_first_replica(coordinates), sizes)
-    is_copy = original != name and not parameters.is_sharded and _has_simple_replicas(sizes)
+    # Expert ranks are neighbours inside the data-parallel group: the first replica of expert rank n is dp n.
+    original = file_name(replace(coordinates, cp=0, dp=coordinates.ep), sizes)
+    # With CP or another TP size for experts, releases differ in where the expert ranks lie.
+    has_simple_replicas = sizes.ep == 1 or (sizes.cp == 1 and sizes.expert_tp == sizes.tp)
+    is_copy = original != name and not parameters.is_sharded and has_simple_replicas
     record = ParameterMapFile(
         schema_version=SCHEMA_VERSION,
         coordinates=coordinates,
@@ -150,16 +153,3 @@ def _partition_dim(param: Parameter, tp_size: int) -> int | None:
         return None
     dim: int = getattr(param, "partition_dim", -1)
     return dim if dim >= 0 else None
-
-
-def _first_replica(coordinates: Coordinates) -> Coordinates:
-    """Return the place of the first rank with the same dense parameters and the same experts.
-
-    Expert ranks are neighbours inside the data-parallel group, so the first replica of expert rank n is dp n.
-    """
-    return replace(coordinates, cp=0, dp=coordinates.ep)
-
-
-def _has_simple_replicas(sizes: ParallelSizes) -> bool:
-    # With CP or another TP size for experts, releases differ in where the expert ranks lie.
-    return sizes.ep == 1 or (sizes.cp == 1 and sizes.expert_tp == sizes.tp)

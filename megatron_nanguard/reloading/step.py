@@ -15,7 +15,7 @@ from megatron_nanguard.capture import Captured, random_state_tensors, read
 from megatron_nanguard.capture.batch_leaves import put_together
 from megatron_nanguard.capture.model_state import gradients_by_name, norms_by_name
 from megatron_nanguard.capture.model_state import put_back as put_state_back
-from megatron_nanguard.device import Device, device_of
+from megatron_nanguard.device import device_of
 from megatron_nanguard.errors import ReplayError
 from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
@@ -92,7 +92,10 @@ def reload_step(
     put_numbers_back(optimizer, captured.record.numbers)
     host_program.set_log_step(step.step)
     # Last: no random number may be drawn between this and the pass.
-    _restore_random(captured, device_of(step.device.type))
+    assert captured.record.random is not None, "read() takes nothing without random states"
+    random = random_state_tensors.put_together(captured.record.random, captured.tensors)
+    for put_back in random.put_back(device_of(step.device.type)).values():
+        put_back()
     return step
 
 
@@ -107,14 +110,6 @@ def _check_place(captured: Captured, coordinates: Coordinates, sizes: ParallelSi
 
 def _words(coordinates: Coordinates, sizes: ParallelSizes) -> str:
     return f"{coordinates.label(sizes)} of {sizes.world} ranks (TP{sizes.tp} CP{sizes.cp} PP{sizes.pp} EP{sizes.ep})"
-
-
-def _restore_random(captured: Captured, device: Device) -> None:
-    assert captured.record.random is not None, "read() takes nothing without random states"
-    for put_back in (
-        random_state_tensors.put_together(captured.record.random, captured.tensors).put_back(device).values()
-    ):
-        put_back()
 
 
 def _handed_out(items: Sequence[Any]) -> Iterator[Any]:

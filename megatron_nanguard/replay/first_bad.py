@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
-from megatron_nanguard.megatron_api.buffers import bucket_groups, bucket_params, buckets, local_gradient
+from megatron_nanguard.megatron_api.buffers import bucket_groups, buckets, local_gradient
 from megatron_nanguard.megatron_api.protocols import ModelChunk
 from megatron_nanguard.sentinel.gradient_norms import BucketNorms
 
@@ -65,4 +65,4 @@ class FirstBad:
 
 def _in_flight(chunk: ModelChunk) -> set[int]:
     groups = [group for group in bucket_groups(chunk) if is_dispatched(group)]
-    return {id(param) for group in groups for bucket in buckets(group) for param in bucket_params(bucket)}
+    return {id(param) for group in groups for bucket in buckets(group) for param in bucket.params_list}

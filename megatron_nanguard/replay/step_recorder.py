@@ -48,15 +48,13 @@ class RecordedCall:
         """Micro-batches of the step."""
         return int(self.kwargs["num_microbatches"])
 
-    def can_replay(self) -> tuple[bool, str]:
-        """Whether the call can be made again on this rank, and why not.
+    def why_not(self) -> str:
+        """Why the call cannot be made again on this rank; empty when it can.
 
         Sync: one host read, where the host called the schedule more than once.
         """
-        why_not = self.recording.why_not() or self._gradients_lacking()
-        return not why_not, why_not
-
-    def _gradients_lacking(self) -> str:
+        if why_not := self.recording.why_not():
+            return why_not
         if not gradient_tensors(self.chunks):
             return phrase("the gradients of this model are in no buffer that can be emptied and compared (FSDP)")
         if self.carried_over is not None and int(self.carried_over):

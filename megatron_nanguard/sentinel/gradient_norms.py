@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatron_nanguard.megatron_api.buffers import bucket_params, buckets, has_separate_main_grad
+from megatron_nanguard.megatron_api.buffers import buckets, has_separate_main_grad
 from megatron_nanguard.megatron_api.pieces import Piece, reduced_pieces
 from megatron_nanguard.megatron_api.protocols import AnyBucketGroup, Bucket, ModelChunk, ModelParameter
 
@@ -55,7 +55,7 @@ class BeforeReduction:
         self.forced_all_reduce |= force_all_reduce
         for bucket in buckets(group):
             if id(bucket) not in self._buckets:
-                params = tuple(bucket_params(bucket))
+                params = tuple(bucket.params_list)
                 self._buckets[id(bucket)] = BucketNorms(params, self._norms(bucket, params))
 
     def taken(self) -> list[BucketNorms]:

@@ -114,7 +114,7 @@ def replayed(call: RecordedCall, what: str) -> dict[str, Any]:
     first_losses = losses[num_losses - len(again_losses) : num_losses]
     del losses[num_losses:]
     return {
-        "can": call.can_replay(),
+        "why_not": call.why_not(),
         "differs": exactness.differs,
         "tolerance": exactness.tolerance,
         "losses_equal": [one.tolist() for one, _ in first_losses] == [one.tolist() for one, _ in again_losses],

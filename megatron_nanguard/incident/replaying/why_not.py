@@ -18,7 +18,7 @@ def why_no_replay(guarded: GuardedOptimizer) -> str:
     call = guarded.step.recorder.call
     if call is None:
         return phrase("the schedule's call was not seen")
-    why_not = call.can_replay()[1]
+    why_not = call.why_not()
     # The first pipeline stage takes the tokens, and the first of its tensor-parallel ranks reads them for all.
     reads_data = guarded.coordinates.tp == guarded.coordinates.pp == 0
     if not why_not and reads_data and not call.recording.num_fetched:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from megatron_nanguard.megatron_api.optimizer_state import (
-    inner_optimizers,
     numbers,
     optimizer_parameters,
     put_back,
@@ -105,10 +104,10 @@ def test_a_scaler_goes_on_from_where_it_was(megatron: Any) -> None:
 
 def test_steps_that_a_group_counts_are_kept_as_the_integers_they_were(megatron: Any) -> None:
     made, fresh = trainer(), trainer()
-    ((_, inner),) = inner_optimizers(made.optimizer)
+    inner = made.optimizer.chained_optimizers[0].optimizer
     inner.param_groups[0]["step"] = 7
     put_numbers_back(fresh.optimizer, numbers(made.optimizer))
-    ((_, other),) = inner_optimizers(fresh.optimizer)
+    other = fresh.optimizer.chained_optimizers[0].optimizer
     assert (other.param_groups[0]["step"], type(other.param_groups[0]["step"])) == (7, int)
 
 

@@ -17,7 +17,7 @@ from tests.unit.replay.recorded import TWO, Recorded
 
 def test_a_single_pass_over_recorded_data_can_be_replayed(recorded: Recorded) -> None:
     call = recorded.forward_backward()
-    assert call.can_replay() == (True, "")
+    assert call.why_not() == ""
     assert (call.num_microbatches, call.grad_mode) == (2, True)
     assert [item.tolist() for item in call.recording.batch()[0]] == [item.tolist() for item in TWO]
 
@@ -35,30 +35,29 @@ def test_a_decision_drops_the_call_and_keeps_its_data(recorded: Recorded) -> Non
 def test_a_pass_that_is_repeated_over_emptied_gradients_can_be_replayed(recorded: Recorded) -> None:
     recorded.forward_backward()
     call = recorded.forward_backward((ONES,))
-    assert call.can_replay() == (True, "")
+    assert call.why_not() == ""
     assert call.num_microbatches == 1
 
 
 def test_a_second_pass_on_top_of_the_first_cannot(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded.forward_backward()
     monkeypatch.setattr(recorded.trainer.ddp, "zero_grad_buffer", lambda: None)
-    can, why_not = recorded.forward_backward().can_replay()
-    assert not can
+    why_not = recorded.forward_backward().why_not()
     assert why_not == "the host calls the schedule several times per step without emptying the gradients in between"
 
 
 def test_data_that_is_no_iterator_cannot_be_replayed(recorded: Recorded) -> None:
     data = _Source()
     call = recorded.forward_backward(data_iterator=data, forward_step_func=_from_source)
-    assert call.can_replay() == (False, "the data iterator is a _Source, which is no iterator")
+    assert call.why_not() == "the data iterator is a _Source, which is no iterator"
 
 
 def test_a_model_without_gradient_buffers_cannot_be_replayed() -> None:
     recorder = StepRecorder([torch.nn.Linear(1, 1)], CpuDevice())
     recorder.open(print, {"data_iterator": None, "num_microbatches": 1})
     assert recorder.call is not None
-    can, why_not = recorder.call.can_replay()
-    assert (can, "in no buffer" in why_not) == (False, True)
+    why_not = recorder.call.why_not()
+    assert "in no buffer" in why_not
 
 
 def test_nothing_of_the_step_but_copies_is_kept_alive(recorded: Recorded) -> None:
