@@ -12,10 +12,9 @@ from typing import Final
 
 from megatron_nanguard.printable import printable
 from megatron_nanguard.report.blocks import Block, Tone, each_text
-from megatron_nanguard.report.rendering.charts import bar_lines, grid_lines
 from megatron_nanguard.report.rendering.lines import ASCII, MARGIN, Glyphs, Line, Span, fold, paragraph, text_of
 from megatron_nanguard.report.rendering.points import point_lines, tree_lines
-from megatron_nanguard.report.rendering.tables import table_lines
+from megatron_nanguard.report.rendering.tables import bar_lines, grid_lines, table_lines
 
 WIDTH: Final = 120
 
