@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NamedTuple
 
 import click
 
@@ -17,27 +16,20 @@ from megatron_nanguard.errors import NanguardError, PatchDeclined, PostmortemErr
 from megatron_nanguard.printable import printable_lines, spelled_for
 from megatron_nanguard.version import __version__
 
-
-class Entry(NamedTuple):
-    """The module of a command, and its line in `nanguard --help`."""
-
-    module: str
-    summary: str
-
-
 COMMANDS = {
-    "run": Entry("megatron_nanguard.cli.run", "Run a training script with the guard's hooks in place."),
-    "cpu-run": Entry("megatron_nanguard.cli.cpu_run", "Run a Megatron script on CPU ranks of this machine."),
-    "demo": Entry("megatron_nanguard.cli.demo", "Train a tiny GPT on 8 CPU ranks and catch a planted NaN."),
-    "screen": Entry("megatron_nanguard.cli.screen", "Try devices, links and collectives of a job without its model."),
-    "grad-check": Entry("megatron_nanguard.cli.grad_check", "Compare the gradients of your own model over all ranks."),
-    "doctor": Entry("megatron_nanguard.cli.doctor", "Say which patch points work in this environment."),
-    "report": Entry("megatron_nanguard.cli.report", "Print the incident found in a run directory."),
-    "replay": Entry("megatron_nanguard.cli.replay", "Run the saved call of an incident on this machine's devices."),
-    "reload": Entry("megatron_nanguard.cli.reload", "Run the captured step of an incident again in a fresh job."),
-    "redact": Entry("megatron_nanguard.cli.redact", "Delete saved tensors and samples from a run directory."),
-    "schema": Entry("megatron_nanguard.cli.schema", "Print the JSON Schema of a file of a run."),
+    "run": "Run a training script with the guard's hooks in place.",
+    "cpu-run": "Run a Megatron script on CPU ranks of this machine.",
+    "demo": "Train a tiny GPT on 8 CPU ranks and catch a planted NaN.",
+    "screen": "Try devices, links and collectives of a job without its model.",
+    "grad-check": "Compare the gradients of your own model over all ranks.",
+    "doctor": "Say which patch points work in this environment.",
+    "report": "Print the incident found in a run directory.",
+    "replay": "Run the saved call of an incident on this machine's devices.",
+    "reload": "Run the captured step of an incident again in a fresh job.",
+    "redact": "Delete saved tensors and samples from a run directory.",
+    "schema": "Print the JSON Schema of a file of a run.",
 }
+"""The commands in the order of `nanguard --help`, each with its line there; its module has the same name."""
 
 # The first match wins, so an error class comes before its base class.
 BRANCHES: tuple[tuple[type[NanguardError], int], ...] = (
@@ -72,13 +64,13 @@ class LazyGroup(click.Group):
         """Import the module of one command; in every module the click command is called `command`."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name].module).command
+        command: click.Command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table; the method of click would import them all."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes, which are the same for all commands."""

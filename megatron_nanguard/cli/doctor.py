@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from pathlib import Path
 import click
 
 from megatron_nanguard.cli import say
-from megatron_nanguard.postmortem.statuses import num_calls, read_statuses
+from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.records.json.record_file import read_record
 from megatron_nanguard.records.machine.doctor import PatchPointState
 from megatron_nanguard.records.run.status import Status
 from megatron_nanguard.version import __version__
@@ -31,7 +33,7 @@ def command(run_dir: Path | None) -> int:
       nanguard doctor
       nanguard doctor nanguard/runs/20260101T120000Z-ab12
     """
-    statuses = [] if run_dir is None else read_statuses(run_dir)
+    statuses = [] if run_dir is None else _read_statuses(run_dir)
     say(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
     for package in ("torch", "megatron-core", "torch-npu", "transformer-engine"):
         say(f"{package} {_version(package)}")
@@ -81,7 +83,7 @@ def _version(package: str) -> str:
 
 def _print(state: PatchPointState, statuses: Sequence[Status]) -> None:
     mark = "ok " if state.works else "NO "
-    called = f"  called {num_calls(state.target, statuses)}" if statuses else ""
+    called = f"  called {_num_calls(state.target, statuses)}" if statuses else ""
     say(f"{mark} {state.point:26} {state.words}{called}")
     say(f"      {state.target}")
 
@@ -94,3 +96,25 @@ def _conclusion(states: Sequence[PatchPointState], broken: Sequence[PatchPointSt
             f"A run here is guarded, but {len(broken)} of {len(states)} targets are missing; the lines above say why."
         )
     return "A run here is guarded: every patch point is in place."
+
+
+def _read_statuses(run: Path) -> list[Status]:
+    """Read every status file of a run.
+
+    Raises:
+        PostmortemError: there is no status file, or one cannot be read; the message says which path to give instead.
+    """
+    if not os.path.isdir(run):
+        raise PostmortemError(f"{run} is no directory; give the directory of one run, DIR/runs/RUN")
+    files = sorted((run / "status").glob("rank*.json"))
+    if not files:
+        newest = "; give one of its runs/" if (run / "runs").is_dir() else ""
+        raise PostmortemError(f"{run} holds no status files; they are written when a guarded run ends{newest}")
+    return [read_record(Status, file) for file in files]
+
+
+def _num_calls(target: str, statuses: Sequence[Status]) -> str:
+    """Say how often the ranks called the target of a patch point: "12", or "8 to 12" if they differ."""
+    calls = [status.points_fired.get(target, 0) for status in statuses]
+    least, most = min(calls), max(calls)
+    return str(most) if least == most else f"{least} to {most}"

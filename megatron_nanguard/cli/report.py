@@ -56,7 +56,7 @@ def command(
     if page is not None:
         check_page(page, force)
     found = load_incident(path, step, with_progress)
-    incident = found.incident if found.is_judged else _conclude(found)
+    incident = found.incident if found.incident.causes else _conclude(found)
     if as_json:
         say(printable_json(to_json(incident).decode()).rstrip("\n"))
     if page is not None:

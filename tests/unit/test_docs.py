@@ -138,7 +138,7 @@ def check_command(words: list[str]) -> None:
     if ours[0] not in COMMANDS:
         assert ours[0].endswith(".py"), f"{ours[0]} is no command"
         return
-    command: click.Command = import_module(COMMANDS[ours[0]].module).command
+    command: click.Command = import_module(f"megatron_nanguard.cli.{ours[0].replace('-', '_')}").command
     command.make_parser(click.Context(command, **command.context_settings)).parse_args(ours[1:])
 
 

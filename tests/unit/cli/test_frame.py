@@ -12,7 +12,7 @@ import click
 import pytest
 
 from megatron_nanguard.__main__ import as_command
-from megatron_nanguard.cli import BRANCHES, COMMANDS, EXIT_CODES, Entry, LazyGroup, exit_code_of, main, say
+from megatron_nanguard.cli import BRANCHES, COMMANDS, EXIT_CODES, LazyGroup, exit_code_of, main, say
 from megatron_nanguard.errors import DrillError, NanguardError, PatchDeclined, PostmortemError, SettingsError
 from megatron_nanguard.version import __version__
 
@@ -24,10 +24,10 @@ def python(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[s
 
 def add_command(monkeypatch: pytest.MonkeyPatch, command: click.Command) -> None:
     """Put a command of a test's own into the table, under the name `probe`."""
-    module = ModuleType("probe_command")
+    module = ModuleType("probe")
     module.command = command  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "probe_command", module)
-    monkeypatch.setitem(COMMANDS, "probe", Entry("probe_command", "A command of this test."))
+    monkeypatch.setitem(sys.modules, "megatron_nanguard.cli.probe", module)
+    monkeypatch.setitem(COMMANDS, "probe", "A command of this test.")
 
 
 def exit_code(args: list[str]) -> object:
@@ -49,7 +49,7 @@ def test_help_lists_the_table_in_its_order(capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     listed = printed.partition("Commands:\n")[2].partition("\n\nExit codes:")[0]
     lines = [line.split(None, 1) for line in listed.splitlines()]
-    assert [(name, summary) for name, summary in lines] == [(name, entry.summary) for name, entry in COMMANDS.items()]
+    assert [(name, summary) for name, summary in lines] == list(COMMANDS.items())
 
 
 def test_help_ends_with_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

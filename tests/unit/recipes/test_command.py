@@ -78,8 +78,8 @@ def test_a_command_that_follows_the_recipe_passes_the_tests(tmp_path: Path) -> N
     project.write("megatron_nanguard/cli/hosts.py", COMMAND)
     project.insert(
         "megatron_nanguard/cli/__init__.py",
-        '    "schema": Entry(',
-        '    "hosts": Entry("megatron_nanguard.cli.hosts", "Count the hosts of a run."),\n',
+        '    "schema": ',
+        '    "hosts": "Count the hosts of a run.",\n',
     )
     project.insert("README.md", "| `nanguard schema NAME` |", "| `nanguard hosts DIR` | counts the hosts |\n")
     project.insert("README.zh-CN.md", "| `nanguard schema NAME` |", "| `nanguard hosts DIR` | 统计主机数 |\n")
@@ -98,7 +98,7 @@ def test_a_command_that_follows_the_recipe_passes_the_tests(tmp_path: Path) -> N
 
 def test_a_command_that_is_not_in_the_readme_is_found(tmp_path: Path) -> None:
     project = ProjectCopy(tmp_path)
-    project.insert("megatron_nanguard/cli/__init__.py", '    "schema": Entry(', '    "hosts": Entry("", "Count."),\n')
+    project.insert("megatron_nanguard/cli/__init__.py", '    "schema": ', '    "hosts": "Count.",\n')
 
     done = project.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/test_readme.py")
 
