@@ -21,6 +21,12 @@ OUTWEIGHS: Final = 12.0
 """More than all facts together that a rule can hold against a cause."""
 REPORTED_CEILING: Final = 0.99
 """Ceiling of a cause that the device reports itself; just above that of every other cause."""
+LOST_DATA: Final = phrase(
+    "the device of rank {rank} itself reports an uncorrectable error since the start of the run: {change}"
+)
+LOST_ELSEWHERE: Final = phrase(
+    "the device of rank {rank}, where it did not begin, reports an uncorrectable error: {change}"
+)
 HINTS: Final[tuple[tuple[Severity, str, Phrase], ...]] = (
     ("corrected", "device", phrase("the device of rank {rank} reports errors that were corrected: {change}")),
     ("throttle", "device", phrase("the device of rank {rank} reports lowered clocks: {change}")),
@@ -31,15 +37,16 @@ HINTS: Final[tuple[tuple[Severity, str, Phrase], ...]] = (
 class ReportedChange(NamedTuple):
     """A change on the device, or the host, of one rank."""
 
-    health: DeviceHealth
+    rank: int
     difference: HealthDifference
 
-    def words(self) -> str:
-        """What changed: "ECC errors, uncorrected, volatile from 0 to 2"."""
-        changed = self.difference
+    def fact(self, form: Phrase) -> Phrase:
+        """A sentence about the rank and its change: "ECC errors, uncorrected, volatile from 0 to 2"."""
+        changed, words = self.difference, phrase("{what} from {before} to {now}")
         if not changed.before:
-            return phrase("{what} from nothing to {now}", what=changed.what, now=changed.now)
-        return phrase("{what} from {before} to {now}", what=changed.what, before=changed.before, now=changed.now)
+            words = phrase("{what} from nothing to {now}")
+        change = words.format(what=changed.what, before=changed.before, now=changed.now)
+        return form.format(rank=self.rank, change=change)
 
 
 def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[ReportedChange]:
@@ -47,13 +54,13 @@ def changes(case: Case, severity: Severity, part: str = "device") -> Iterator[Re
     for health in case.incident.health:
         for difference in health.differences:
             if (difference.severity, difference.part) == (severity, part):
-                yield ReportedChange(health, difference)
+                yield ReportedChange(health.rank, difference)
 
 
 def suspect_changes(case: Case, severity: Severity, part: str = "device") -> tuple[ReportedChange, ...]:
     """The changes of one severity on the devices, or the hosts, of suspect ranks."""
     ranks = case.incident.suspect_ranks
-    return tuple(report for report in changes(case, severity, part) if report.health.rank in ranks)
+    return tuple(report for report in changes(case, severity, part) if report.rank in ranks)
 
 
 def came_back(case: Case) -> bool:
@@ -72,7 +79,7 @@ def weigh_lost_data(case: Case, reports: Collection[ReportedChange], scales: Sca
     """Weigh the uncorrectable errors of suspect devices, if there are any, for a cause in hardware."""
     if not reports:
         return
-    reporting = {report.health.rank for report in reports}
+    reporting = {report.rank for report in reports}
     weight = OUTWEIGHS
     if not case.incident.origin and case.incident.suspect_ranks - reporting:
         weight = DECISIVE
@@ -82,12 +89,7 @@ def weigh_lost_data(case: Case, reports: Collection[ReportedChange], scales: Sca
         fact = phrase("it began on {ranks} too, where no device reports such an error", ranks=name_ranks(unexplained))
         scales.speaks_against(STRONG, fact)
     for report in reports:
-        fact = phrase(
-            "the device of rank {rank} itself reports an uncorrectable error since the start of the run: {change}",
-            rank=report.health.rank,
-            change=report.words(),
-        )
-        scales.speaks_for(weight, fact, "reported")
+        scales.speaks_for(weight, report.fact(LOST_DATA), "reported")
 
 
 def _unexplained(case: Case, reporting: set[int]) -> list[int]:
@@ -100,21 +102,15 @@ def weigh_hints(case: Case, scales: Scales) -> None:
     """Weigh corrected errors and lowered clocks of suspect devices, and memory errors of their hosts."""
     for severity, part, words in HINTS:
         for report in suspect_changes(case, severity, part):
-            fact = words.format(rank=report.health.rank, change=report.words())
-            scales.speaks_for(HINT, fact, "host" if part == "host" else "hint")
+            scales.speaks_for(HINT, report.fact(words), "host" if part == "host" else "hint")
 
 
 def weigh_elsewhere(case: Case, scales: Scales) -> None:
     """Weigh an uncorrectable error on a device where it did not begin, which says little."""
     ranks = case.incident.suspect_ranks
     for report in changes(case, "uncorrectable"):
-        if report.health.rank not in ranks:
-            fact = phrase(
-                "the device of rank {rank}, where it did not begin, reports an uncorrectable error: {change}",
-                rank=report.health.rank,
-                change=report.words(),
-            )
-            scales.speaks_for(SLIGHT, fact, "elsewhere")
+        if report.rank not in ranks:
+            scales.speaks_for(SLIGHT, report.fact(LOST_ELSEWHERE), "elsewhere")
 
 
 def relevant_health(incident: Incident) -> tuple[DeviceHealth, ...]:

@@ -46,8 +46,7 @@ def _stands_out(ranked: Sequence[RankedCause]) -> bool:
 
     Two causes of 0.8 and more may both be true: independent faults in one step.
     """
-    first = ranked[0].confidence if ranked else 0.0
-    second = ranked[1].confidence if len(ranked) > 1 else 0.0
+    first, second = [*(cause.confidence for cause in ranked[:2]), 0.0, 0.0][:2]
     return first >= 0.8 or (first >= 0.5 and first - second >= 0.15)
 
 

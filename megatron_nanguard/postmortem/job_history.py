@@ -32,7 +32,7 @@ def arguments_of_run(directory: Path) -> dict[str, str]:
     Args:
         directory: directory of an incident, inside the directory of its run.
     """
-    fingerprint = _fingerprint_of(directory.absolute().parent.parent)
+    fingerprint = fingerprint_of(directory.absolute().parent.parent)
     return fingerprint.arguments if fingerprint else {}
 
 
@@ -74,14 +74,14 @@ def _earlier_directories(directory: Path) -> Iterator[Path]:
 
 def _earlier_attempts(run: Path) -> list[Path]:
     """List the last few runs of the same job before this one; none if this run has no readable fingerprint."""
-    fingerprint = _fingerprint_of(run)
+    fingerprint = fingerprint_of(run)
     if fingerprint is None:
         return []
     earlier = sorted(path for path in run.parent.iterdir() if path.name < run.name)[-NUM_EARLIER:]
-    return [path for path in earlier if (other := _fingerprint_of(path)) and is_same_job(fingerprint, other)]
+    return [path for path in earlier if (other := fingerprint_of(path)) and is_same_job(fingerprint, other)]
 
 
-def _fingerprint_of(run: Path) -> Fingerprint | None:
+def fingerprint_of(run: Path) -> Fingerprint | None:
     try:
         return read_record(Fingerprint, run / FINGERPRINT_NAME)
     except PostmortemError:

@@ -24,15 +24,13 @@ class LoadedIncident(NamedTuple):
     """An incident that was read from disk.
 
     Attributes:
-        incident: the merged incident.
+        incident: the merged incident; without causes where the run came to no verdict, and the caller has to.
         directory: where its files are.
-        is_judged: the run came to a verdict; if not, the caller has to weigh traces and evidence.
         table: one row per rank, if the files of the ranks were read; None if only the merged file was.
     """
 
     incident: Incident
     directory: Path
-    is_judged: bool
     table: RankTable | None
 
 
@@ -123,13 +121,13 @@ def _load(directory: Path, track: Track) -> LoadedIncident:
             raise
         return _merge_now(directory, track, notes=(str(error),))
     if merged.causes or not has_files:
-        return LoadedIncident(merged, directory, bool(merged.causes), None)
+        return LoadedIncident(merged, directory, None)
     # The run wrote this before its verdict; since then the files of the ranks may have got more content.
     exchanged = ExchangedSets(merged.ranks, merged.groups, merged.infected_groups)
     try:
         return _merge_now(directory, track, exchanged, merged.policy)
     except PostmortemError:
-        return LoadedIncident(merged, directory, False, None)
+        return LoadedIncident(merged, directory, None)
 
 
 def _merge_now(
@@ -141,4 +139,4 @@ def _merge_now(
 ) -> LoadedIncident:
     table = RankTable()
     merged = merge_directory(directory, exchanged=exchanged, policy=policy, notes=notes, track=track, table=table)
-    return LoadedIncident(merged, directory, False, table)
+    return LoadedIncident(merged, directory, table)

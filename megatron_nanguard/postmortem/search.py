@@ -66,11 +66,8 @@ def _find(path: Path, step: int | None) -> Path:
 
 def incidents_in(run: Path) -> list[Path]:
     """List the directories of the incidents of a run, newest first."""
-    directory = run / "incidents"
-    if not directory.is_dir():
-        return []
-    found = [directory / name for name in os.listdir(directory) if _INCIDENT.fullmatch(name)]
-    return sorted((path for path in found if path.is_dir()), key=step_and_number, reverse=True)
+    found = (path for path in _directories_in(run / "incidents") if _INCIDENT.fullmatch(path.name))
+    return sorted(found, key=step_and_number, reverse=True)
 
 
 def step_and_number(incident: Path) -> tuple[int, int]:
@@ -81,7 +78,8 @@ def step_and_number(incident: Path) -> tuple[int, int]:
 
 def _incidents_of_all_runs(root: Path) -> list[Path]:
     """List the incidents of all runs, those of the newest run first."""
-    runs = _runs(root)
+    # The names of runs begin with their start time.
+    runs = sorted(_directories_in(root / "runs"), reverse=True)
     if not runs:
         raise PostmortemError(f"{root} is no directory of --nanguard-dir: it has neither runs/ nor incidents/")
     found = [incident for run in runs for incident in incidents_in(run)]
@@ -90,12 +88,9 @@ def _incidents_of_all_runs(root: Path) -> list[Path]:
     return found
 
 
-def _runs(root: Path) -> list[Path]:
-    """List the runs, newest first; their names begin with their start time."""
-    directory = root / "runs"
-    if not directory.is_dir():
-        return []
-    return [run for name in sorted(os.listdir(directory), reverse=True) if (run := directory / name).is_dir()]
+def _directories_in(parent: Path) -> list[Path]:
+    """List the directories in a directory, in no order; none where it is missing."""
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
 
 
 def _listed(incidents: list[Path]) -> str:

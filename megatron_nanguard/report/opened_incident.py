@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from megatron_nanguard.errors import PostmortemError
+from megatron_nanguard.postmortem.job_history import fingerprint_of
 from megatron_nanguard.postmortem.rank_files import Track, untracked
 from megatron_nanguard.postmortem.rank_table import RankRow, rank_table
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.json.record_file import read_record
-from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint
+from megatron_nanguard.records.run.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,8 @@ class OpenedIncident:
     @cached_property
     def fingerprint(self) -> Fingerprint | None:
         """What the run was started with; None where the file is missing, or belongs to another run."""
-        try:
-            found = read_record(Fingerprint, self.absolute_directory.parent.parent / FINGERPRINT_NAME)
-        except PostmortemError:
-            return None
-        return found if found.run_id == self.incident.run_id else None
+        found = fingerprint_of(self.absolute_directory.parent.parent)
+        return found if found and found.run_id == self.incident.run_id else None
 
 
 def open_incident(incident: Incident, directory: Path, track: Track = untracked) -> OpenedIncident:

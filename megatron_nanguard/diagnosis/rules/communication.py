@@ -10,6 +10,9 @@ from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.trace import OriginKind
 
+LINK_ERRORS = phrase("the device of rank {rank} counted errors on its links: {change}")
+"""A hint only: the message is sent again after such an error."""
+
 
 def judge(case: Case, scales: Scales) -> None:
     """Look for communications whose result is bad although every sender was finite."""
@@ -17,7 +20,8 @@ def judge(case: Case, scales: Scales) -> None:
     for origin in spoiled:
         _weigh_origin(origin, case, scales)
     if spoiled:
-        _weigh_link_errors(case, scales)
+        for report in health.suspect_changes(case, "link"):
+            scales.speaks_for(HINT, report.fact(LINK_ERRORS), "link")
     if case.incident.kind is Kind.GRADIENT_AFTER_REDUCTION and not case.incident.origin:
         scales.speaks_for(STRONG, phrase("every local gradient was finite, the reduced ones are not"))
     if spoiled and case.came_back("plain") == "no":
@@ -27,17 +31,6 @@ def judge(case: Case, scales: Scales) -> None:
     others = [origin for origin in case.incident.origin if origin.kind is not OriginKind.COMMUNICATION]
     if others:
         scales.speaks_against(DECISIVE, phrase("bad before it was sent: {origin}", origin=case.name(others[0])))
-
-
-def _weigh_link_errors(case: Case, scales: Scales) -> None:
-    """New errors on links are a hint only: the message is sent again after such an error."""
-    for report in health.suspect_changes(case, "link"):
-        fact = phrase(
-            "the device of rank {rank} counted errors on its links: {change}",
-            rank=report.health.rank,
-            change=report.words(),
-        )
-        scales.speaks_for(HINT, fact, "link")
 
 
 def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:

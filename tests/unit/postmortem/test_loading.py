@@ -84,7 +84,7 @@ def test_the_files_of_the_ranks_replace_a_damaged_incident(tmp_path: Path) -> No
 
     found = load_incident(tmp_path)
 
-    assert not found.is_judged
+    assert not found.incident.causes
     assert found.incident.ranks == SETS
     assert found.incident.notes[0].startswith(f"{directory}/incident.json: not JSON")
 
@@ -96,7 +96,7 @@ def test_an_incident_without_verdict_is_merged_again_and_keeps_what_was_done(tmp
 
     found = load_incident(tmp_path)
 
-    assert not found.is_judged
+    assert not found.incident.causes
     assert (found.incident.policy, found.incident.missing_ranks) == (ABORT, ())
     assert found.incident.parameters
 
@@ -108,7 +108,7 @@ def test_an_incident_with_a_verdict_is_not_merged_again(tmp_path: Path) -> None:
 
     found = load_incident(tmp_path)
 
-    assert (found.is_judged, found.incident) == (True, incident(causes=(cause,)))
+    assert found.incident == incident(causes=(cause,))
 
 
 def test_ranks_without_file_are_missing_even_if_no_rank_reached_the_exchange(tmp_path: Path) -> None:
