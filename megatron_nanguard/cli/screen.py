@@ -82,8 +82,12 @@ def _show(result: Screening, json_file: Path | None) -> None:
 
     print_screening(result, console_on(sys.stdout, has_colour=sys.stdout.isatty()))
     if json_file is not None:
-        try:
-            write_record(json_file, result)
-        except OSError as error:
-            # A failure is only printed, as the other ranks wait for the exit code of this one.
-            say(f"nanguard: --json {json_file} cannot be written: {error.strerror}", err=True)
+        _write(json_file, result)
+
+
+def _write(file: Path, result: Screening) -> None:
+    """Write the result; a failure is only printed, as the other ranks wait for the exit code of this one."""
+    try:
+        write_record(file, result)
+    except OSError as error:
+        say(f"nanguard: --json {file} cannot be written: {error.strerror}", err=True)
