@@ -41,10 +41,6 @@ def _audit(*kinds: str) -> Callable[[Case], bool]:
     return lambda case: bool(case.audit_of(*kinds))
 
 
-def _is_external(what: str) -> Callable[[Case], bool]:
-    return lambda case: any(origin_facts.is_external(origin, what) for origin in case.incident.origin)
-
-
 def _scale_search(case: Case) -> bool:
     is_found = case.scaler is not None and case.incident.replay.lower_scale == "finite"
     return is_found or bool(case.origins_of(OriginKind.SCALER))
@@ -65,7 +61,7 @@ PATTERNS: Final[dict[str, Callable[[Case], bool]]] = {
     "sum_of_activations_overflow": _sum_overflow(of_activations=True),
     "expert_without_tokens": _idle_expert,
     "buffer_never_written": lambda case: bool(case.origins_of(OriginKind.NEVER_WRITTEN)),
-    "stale_gradient_buffer": _is_external(GRADIENT_OF),
+    "stale_gradient_buffer": lambda case: bool(case.external_origins(GRADIENT_OF)),
     "waited_too_late": lambda case: (
         case.came_back("plain") in ("yes", "partly") and case.came_back("synchronous") == "no"
     ),
@@ -73,7 +69,7 @@ PATTERNS: Final[dict[str, Callable[[Case], bool]]] = {
     "bad_values_in_batch": _audit("batch"),
     "bad_moments": _audit("exp_avg", "exp_avg_sq"),
     "weight_bad_main_parameter_good": _audit("weight_only"),
-    "bad_weights": lambda case: _audit("weight", "main_param")(case) or _is_external("parameter")(case),
+    "bad_weights": lambda case: _audit("weight", "main_param")(case) or bool(case.external_origins("parameter")),
     "norm_overflow": lambda case: case.incident.kind is Kind.NORM_OVERFLOW,
     "loss_scale_search": _scale_search,
     "saturating_device": lambda case: case.saturates,

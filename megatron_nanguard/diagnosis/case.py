@@ -39,6 +39,14 @@ class Case:
             origin for origin in self.origins_of(OriginKind.OPERATOR) if base_name(origin.operator) in operators
         )
 
+    def external_origins(self, *whats: str) -> tuple[Origin, ...]:
+        """The origins that are tensors from before the trace, of some kinds as the tracer names them.
+
+        Args:
+            whats: "parameter", "buffer", "tensor" or GRADIENT_OF.
+        """
+        return tuple(origin for origin in self.origins_of(OriginKind.OUTSIDE) if origin.operator.startswith(whats))
+
     @property
     def masked_softmaxes(self) -> tuple[Origin, ...]:
         """The origins that are a softmax which made NaN going forward, as a row with everything masked does."""

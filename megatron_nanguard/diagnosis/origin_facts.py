@@ -55,16 +55,6 @@ def is_in_loss(origin: Origin) -> bool:
     return not origin.module or "loss" in origin.module.lower() or "loss" in file_and_function.lower()
 
 
-def is_external(origin: Origin, what: str) -> bool:
-    """Whether it is a tensor from before the trace, of one kind.
-
-    Args:
-        origin: any origin.
-        what: "parameter", GRADIENT_OF, "buffer" or "tensor", as the tracer names such tensors.
-    """
-    return origin.kind is OriginKind.OUTSIDE and origin.operator.startswith(what)
-
-
 def is_sum_overflow(origin: Origin) -> bool:
     """Whether a sum over ranks became Inf although every rank sent finite values."""
     is_communication = origin.kind is OriginKind.COMMUNICATION

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.merging.incident import ExchangedSets, merge
-from megatron_nanguard.postmortem.range_checks import check_incident
-from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
+from megatron_nanguard.postmortem.rank_files import RankFiles, Track, check_sizes, untracked
 from megatron_nanguard.postmortem.rank_table import RankTable
 from megatron_nanguard.postmortem.search import MERGED_NAME, RANK_FILES, TRACE_FILES, find_incident, matching_names
 from megatron_nanguard.records.incident import Incident, PolicyOutcome
@@ -140,3 +139,22 @@ def _merge_now(
     table = RankTable()
     merged = merge_directory(directory, exchanged=exchanged, policy=policy, notes=notes, track=track, table=table)
     return LoadedIncident(merged, directory, table)
+
+
+def check_incident(incident: Incident, source: str) -> None:
+    """Check the layout of a merged incident, that its ranks are inside the layout, and that confidences are 0 to 1.
+
+    Raises:
+        PostmortemError: names the file, the key, the value and the expected range.
+    """
+    check_sizes(incident.sizes, source)
+    sets = incident.ranks
+    for name, ranks in vars(sets).items():
+        outside = [rank for rank in ranks if not 0 <= rank < incident.sizes.world]
+        if outside:
+            raise PostmortemError(
+                f"{source}: key ranks.{name} holds {outside[0]}, expected 0 to {incident.sizes.world - 1}"
+            )
+    for number, cause in enumerate(incident.causes):
+        if not 0 <= cause.confidence <= 1:
+            raise PostmortemError(f"{source}: key causes[{number}].confidence is {cause.confidence}, expected 0 to 1")

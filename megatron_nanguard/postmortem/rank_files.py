@@ -1,14 +1,19 @@
-"""Read the post-mortems of the ranks, one after the other, from the directory of one incident."""
+"""Read the post-mortems of the ranks, one after the other, from the directory of one incident.
+
+Numbers of a file that size or index a table are checked; in a damaged file they can have any value.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.range_checks import check_place, check_sizes
 from megatron_nanguard.postmortem.search import RANK_FILES, matching_names
+from megatron_nanguard.records.channel import MOST_RANKS
+from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.json.caching_reader import CachingReader
 from megatron_nanguard.records.postmortem import Postmortem
 
@@ -85,3 +90,31 @@ def _check_belongs(name: str, postmortem: Postmortem, first: Postmortem, names: 
     rank = postmortem.coordinates.rank
     if rank in names:
         raise PostmortemError(f"{name}: left out: rank {rank} has {names[rank]} already")
+
+
+def check_sizes(sizes: ParallelSizes, source: str) -> None:
+    """Check that every parallel size, and the number of ranks, is at least 1 and at most MOST_RANKS.
+
+    Raises:
+        PostmortemError: names the file, the key, the value and the expected range.
+    """
+    for axis, size in vars(sizes).items():
+        if not 1 <= size <= MOST_RANKS:
+            raise PostmortemError(f"{source}: key sizes.{axis} is {size}, expected 1 to {MOST_RANKS}")
+    product = math.prod((sizes.tp, sizes.cp, sizes.dp, sizes.pp))
+    if product > MOST_RANKS:
+        raise PostmortemError(f"{source}: tp, cp, dp and pp make {product} ranks, expected at most {MOST_RANKS}")
+
+
+def check_place(place: Coordinates, sizes: ParallelSizes, source: str) -> None:
+    """Check that a rank and its coordinates are inside the layout.
+
+    Raises:
+        PostmortemError: names the file, the key, the value and the expected range.
+    """
+    if not 0 <= place.rank < sizes.world:
+        raise PostmortemError(f"{source}: key coordinates.rank is {place.rank}, expected 0 to {sizes.world - 1}")
+    limits = vars(sizes)
+    for axis, index in vars(place).items():
+        if axis != "rank" and not 0 <= index < limits[axis]:
+            raise PostmortemError(f"{source}: key coordinates.{axis} is {index}, expected 0 to {limits[axis] - 1}")

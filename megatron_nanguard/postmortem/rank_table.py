@@ -10,8 +10,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from megatron_nanguard.postmortem.range_checks import check_sizes
-from megatron_nanguard.postmortem.rank_files import RankFiles, Track, untracked
+from megatron_nanguard.postmortem.rank_files import RankFiles, Track, check_sizes, untracked
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident, Infected
 from megatron_nanguard.records.machine.device import DeviceFacts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis import history, origin_facts
+from megatron_nanguard.diagnosis import history
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.phrase import phrase
@@ -18,12 +18,9 @@ def judge(case: Case, scales: Scales) -> None:
             pattern=finding.pattern,
         )
         scales.speaks_for(DECISIVE, fact, "batch")
-    for origin in case.incident.origin:
-        if origin_facts.is_external(origin, "tensor"):
-            fact = phrase(
-                "the walk back ends at a tensor from outside of the model: {origin}", origin=case.name(origin)
-            )
-            scales.speaks_for(STRONG, fact, "outside")
+    for origin in case.external_origins("tensor"):
+        fact = phrase("the walk back ends at a tensor from outside of the model: {origin}", origin=case.name(origin))
+        scales.speaks_for(STRONG, fact, "outside")
     if case.incident.replay.previous_batch == "finite":
         scales.speaks_for(STRONG, phrase("the previous step's batch is finite on the same state"))
     if case.incident.zero_tokens:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.case import Case
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, STRONG, Scales
 from megatron_nanguard.records.phrase import phrase
@@ -31,10 +30,9 @@ def judge(case: Case, scales: Scales) -> None:
             rank=finding.rank,
         )
         scales.speaks_for(DECISIVE, fact, "audit")
-    for origin in case.incident.origin:
-        if origin_facts.is_external(origin, "parameter") or origin_facts.is_external(origin, "buffer"):
-            fact = phrase("the walk back ends at the state: {origin}", origin=case.name(origin))
-            scales.speaks_for(DECISIVE, fact, "outside")
+    for origin in case.external_origins("parameter", "buffer"):
+        fact = phrase("the walk back ends at the state: {origin}", origin=case.name(origin))
+        scales.speaks_for(DECISIVE, fact, "outside")
     if case.incident.kind is Kind.DEAD_STEP:
         scales.speaks_for(STRONG, phrase("the step before was applied though its gradients were not finite"))
     if any(losses.lowest == losses.highest == 0.0 for losses in case.incident.losses):

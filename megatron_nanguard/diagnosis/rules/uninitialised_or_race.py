@@ -21,6 +21,9 @@ def judge(case: Case, scales: Scales) -> None:
     for origin in case.origins_of(OriginKind.NEVER_WRITTEN):
         fact = phrase("memory was read that nobody had written: {origin}", origin=case.name(origin))
         scales.speaks_for(DECISIVE, fact, "never written")
+    for origin in case.external_origins(GRADIENT_OF):
+        fact = phrase("the gradient buffer was bad before anything was added: {origin}", origin=case.name(origin))
+        scales.speaks_for(DECISIVE, fact, "stale buffer")
     for origin in case.incident.origin:
         if origin_facts.is_laid_out_like_memory(origin):
             assert origin.facts is not None
@@ -32,12 +35,6 @@ def judge(case: Case, scales: Scales) -> None:
             # An operator that was seen to write the whole of it can leave such positions by chance.
             weight = HINT if origin.kind is OriginKind.OPERATOR else STRONG + HINT
             scales.speaks_for(weight, fact, "layout")
-        if origin_facts.is_external(origin, GRADIENT_OF):
-            fact = phrase(
-                "the gradient buffer was bad before anything was added: {origin}",
-                origin=case.name(origin),
-            )
-            scales.speaks_for(DECISIVE, fact, "stale buffer")
         if origin.kind is OriginKind.UNSEEN and "expert" in origin.module:
             fact = phrase(
                 "an expert's gradient that nobody was seen to write: {origin}",
@@ -71,7 +68,7 @@ def _weigh_passes(case: Case, scales: Scales) -> None:
     if plain == "no":
         scales.speaks_for(HINT, phrase("gone in the plain replay"))
     _weigh_bits(case, scales)
-    is_left_over = any(origin_facts.is_external(origin, GRADIENT_OF) for origin in case.incident.origin)
+    is_left_over = bool(case.external_origins(GRADIENT_OF))
     if plain == "yes" and traced == "yes" and case.incident.replay.exact and not (is_left_over or case.wavers):
         fact = phrase("the fault came back at the same place, bit for bit, watched or not")
         scales.speaks_against(STRONG, fact)

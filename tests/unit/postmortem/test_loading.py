@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.loading import load_incident, merge_directory, read_traces
+from megatron_nanguard.postmortem.loading import check_incident, load_incident, merge_directory, read_traces
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.json.record_file import to_json
+from megatron_nanguard.records.postmortem import RankSets
 from tests.unit.factories import ABORT, SETS, demo_postmortem, incident, postmortem
 
 
@@ -132,3 +134,20 @@ def test_an_unreadable_trace_is_marked_broken_under_its_rank(tmp_path: Path) -> 
 
     assert (broken.rank, broken.coords) == (5, "tp1pp1dp0")
     assert broken.broken == "trace00005_tp1pp1dp0.json: key rank is 'x', expected an integer"
+
+
+def test_an_incident_as_a_run_writes_it_passes() -> None:
+    check_incident(incident(ranks=SETS), "x")
+
+
+@pytest.mark.parametrize("confidence", [-0.1, 1.5, math.nan])
+def test_a_confidence_outside_of_0_to_1_is_refused(confidence: float) -> None:
+    causes = (RankedCause("data", 0.5, (), (), (), ""), RankedCause("numerics", confidence, (), (), (), ""))
+
+    with pytest.raises(PostmortemError, match=rf"^x: key causes\[1\]\.confidence is {confidence}, expected 0 to 1$"):
+        check_incident(incident(causes=causes), "x")
+
+
+def test_a_rank_outside_of_the_run_is_refused() -> None:
+    with pytest.raises(PostmortemError, match=r"^x: key ranks\.clean holds 8, expected 0 to 7$"):
+        check_incident(incident(ranks=RankSets((0,), (), (7, 8))), "x")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.rank_files import RankFiles
+from megatron_nanguard.postmortem.rank_files import RankFiles, check_place, check_sizes
 from megatron_nanguard.postmortem.run_directory import postmortem_name
 from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.postmortem import Postmortem
@@ -105,3 +105,40 @@ def test_the_progress_tracker_receives_the_file_names(tmp_path: Path) -> None:
 def test_a_missing_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(PostmortemError, match=r"nothing: cannot be read: No such file or directory$"):
         RankFiles(tmp_path / "nothing")
+
+
+def test_a_place_as_a_run_writes_it_passes() -> None:
+    check_sizes(SIZES, "x")
+    for rank in range(8):
+        check_place(place(rank), SIZES, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tp": 0}, "x: key sizes.tp is 0, expected 1 to 1048576"),
+        ({"world": -8}, "x: key sizes.world is -8, expected 1 to 1048576"),
+        ({"world": 1 << 40}, "x: key sizes.world is 1099511627776, expected 1 to 1048576"),
+        ({"tp": 4096, "dp": 4096}, "x: tp, cp, dp and pp make 33554432 ranks, expected at most 1048576"),
+    ],
+)
+def test_a_layout_of_another_world_is_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(PostmortemError) as caught:
+        check_sizes(replace(SIZES, **changes), "x")
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 8}, "x: key coordinates.rank is 8, expected 0 to 7"),
+        ({"dp": 2}, "x: key coordinates.dp is 2, expected 0 to 1"),
+        ({"pp": -1}, "x: key coordinates.pp is -1, expected 0 to 1"),
+    ],
+)
+def test_a_place_outside_of_its_layout_is_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(PostmortemError) as caught:
+        check_place(replace(place(5), **changes), SIZES, "x")
+
+    assert str(caught.value) == message
