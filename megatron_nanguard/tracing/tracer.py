@@ -12,7 +12,7 @@ trace = tracer.summarize("tp1pp1dp0")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import attention_heads
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.trace import RankTrace
-from megatron_nanguard.tracing.calls.call_stack import CallStack
+from megatron_nanguard.tracing.calls.call_stack import CallListener, CallStack
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, module_of
 from megatron_nanguard.tracing.places.step_place import Step, StepPlace
@@ -67,6 +67,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         marker_fill: bool = False,
         probed_events: frozenset[int] = frozenset(),
         call_observer: CallObserver | None = None,
+        call_listeners: Collection[CallListener] = (),
         look_when_newly_bad: bool = False,
     ) -> None:
         """Nothing is traced before the tracer is entered.
@@ -81,6 +82,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 another result then.
             probed_events: numbers of events in an earlier pass that are looked at closely in this one.
             call_observer: gets arguments and result of each operator that leaves an event.
+            call_listeners: hear of the calls of modules and autograd.Functions; their own faults must not reach us.
             look_when_newly_bad: look closely at each tensor that turns bad, for a call that cannot be run again; costs
                 two host reads per tensor that an operator writes.
         """
@@ -101,6 +103,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         self._recorder = EventRecorder(self._here, self._calls, external, self._flags, tuple(filter(None, observers)))
         self._fills_with_marker = marker_fill
+        self._call_listeners = tuple(call_listeners)
         self._was_traced = False
         self._sinks: list[SinkRead] = []
         self._entered = ExitStack()
@@ -113,7 +116,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Tracer:
         """Start to trace."""
         self._entered.enter_context(self._here.following())
-        self._entered.enter_context(self._calls.following(self._recorder.regions))
+        self._entered.enter_context(self._calls.following(self._recorder.regions, *self._call_listeners))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -166,6 +169,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether the traced micro-batch runs now."""
         step = self._here.step
         return step.microbatch is not None and step.microbatch == self._microbatch
+
+    @property
+    def next_event(self) -> int:
+        """Number that the next event will have."""
+        return self._recorder.log.next_number
+
+    def place(self) -> StepPlace:
+        """Return where in the step the pass is now."""
+        return self._here.place()
 
     def finish(self) -> None:
         """Look at all gradients as the optimizer would get them, then fetch all flags to the host.

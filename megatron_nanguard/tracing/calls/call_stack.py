@@ -98,7 +98,7 @@ class CallStack:
         self.before_change: Callable[[], None] = _nothing
         self._calls = [RunningCall("step")]
         self._methods: dict[CodeType, _Method] = {}
-        self._listener: CallListener | None = None
+        self._listeners: tuple[CallListener, ...] = ()
         self._thread = 0
         callbacks = (self._started, self._returned, self._raised)
         self._watch = CodeWatch(*(partial(self._if_traced, shielded, one) for one in callbacks))
@@ -121,9 +121,13 @@ class CallStack:
         return next((call.part == "forward" for call in reversed(self._calls) if call.is_function), False)
 
     @contextmanager
-    def following(self, listener: CallListener) -> Iterator[None]:
-        """Follow the calls of modules and of all Functions, also of those that are defined meanwhile."""
-        self._listener, self._thread = listener, threading.get_ident()
+    def following(self, *listeners: CallListener) -> Iterator[None]:
+        """Follow the calls of modules and of all Functions, also of those that are defined meanwhile.
+
+        Args:
+            listeners: the last one is the first to hear that a call has begun, and the last to hear that it has ended.
+        """
+        self._listeners, self._thread = listeners, threading.get_ident()
         for code in (_MODULE_CALL, _CLASS_MADE):
             self._watch.add(code)
         for function in _subclasses(_SingleLevelFunction):
@@ -132,23 +136,23 @@ class CallStack:
             try:
                 yield
             finally:
-                self._listener = None
+                self._listeners = ()
                 del self._calls[1:]
 
     def push(self, call: RunningCall) -> None:
         """Begin a call that has no frame."""
         self.before_change()
         self._calls.append(call)
-        if self._listener is not None:
-            self._listener.entered(call)
+        for listener in reversed(self._listeners):
+            listener.entered(call)
 
     def pop(self, call: RunningCall, result: object) -> None:
         """End it."""
         if call in self._calls:
             self.before_change()
             del self._calls[self._calls.index(call) :]
-            if self._listener is not None:
-                self._listener.left(call, result)
+            for listener in self._listeners:
+                listener.left(call, result)
 
     def _add(self, function: Any) -> None:
         """Watch the methods of a Function; those that torch itself defines for all Functions do nothing."""
@@ -179,17 +183,20 @@ class CallStack:
         method = self._methods.get(frame.f_code)
         if method is None or method.part != "setup_context":
             call = self._pop(frame)
-            if call is not None and self._listener is not None:
-                self._listener.left(call, result)
-        elif self._listener is not None:
+            if call is not None:
+                for listener in self._listeners:
+                    listener.left(call, result)
+        elif self._listeners:
             ctx, inputs = (frame.f_locals[name] for name in frame.f_code.co_varnames[:2])
             names = inspect.signature(method.function.forward).parameters
-            self._listener.context_is_set_up(ctx, dict(zip(names, inputs, strict=False)))
+            for listener in self._listeners:
+                listener.context_is_set_up(ctx, dict(zip(names, inputs, strict=False)))
 
     def _raised(self, frame: FrameType) -> None:
         call = self._pop(frame)
-        if call is not None and self._listener is not None:
-            self._listener.raised(call)
+        if call is not None:
+            for listener in self._listeners:
+                listener.raised(call)
 
     def _pop(self, frame: FrameType) -> RunningCall | None:
         self.before_change()

@@ -251,3 +251,24 @@ def test_other_threads_are_left_alone() -> None:
         thread.join()
 
     assert heard(run) == []
+
+
+def test_a_further_listener_hears_first_of_a_call_that_begins_and_last_of_one_that_has_ended() -> None:
+    class Marked(Diary):
+        """Writes into the diary of another, with a mark."""
+
+        def __init__(self, other: Diary) -> None:
+            super().__init__()
+            self.lines = other.lines
+
+        def entered(self, call: RunningCall) -> None:
+            self.lines.append(f"> {call.name}, further")
+
+        def left(self, call: RunningCall, result: object) -> None:
+            self.lines.append(f"< {call.name}, further")
+
+    diary = Diary()
+    with CallStack({}, unshielded).following(diary, Marked(diary)):
+        Twice.apply(torch.ones(1))
+
+    assert diary.lines == ["> Twice.forward, further", "> Twice.forward", "< Twice.forward", "< Twice.forward, further"]
