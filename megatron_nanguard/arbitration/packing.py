@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.nn import Parameter
 
+from megatron_nanguard.arbitration.object_copies import is_wrapper, plain_attributes
 from megatron_nanguard.arbitration.repro import count
 from megatron_nanguard.records.suspect_call import Argument, SavedOutput, SavedTensor, Value, ValueKind
 from megatron_nanguard.tensor_names import dtype_name
@@ -27,6 +30,8 @@ class Packer:
     def __init__(self) -> None:
         """Start without tensors."""
         self.tensors: dict[str, Tensor] = {}
+        self.left_out: dict[str, str] = {}
+        """Arguments of a Function that no file holds, with the reason."""
 
     def operator(
         self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
@@ -39,6 +44,24 @@ class Packer:
         names = [argument.name for argument in func._schema.arguments]
         positional = tuple(self.argument(name, value) for name, value in zip(names, args, strict=False))
         return positional, tuple(self.argument(name, value) for name, value in kwargs.items())
+
+    def of_function(self, name: str, value: object) -> Argument:
+        """One argument of an autograd Function. What no file holds is left out, and `left_out` says why."""
+        is_list = isinstance(value, list | tuple)
+        inside = {f"{name}.{index}": one for index, one in enumerate(value)} if isinstance(value, list | tuple) else {}
+        values = inside if is_list else {name: value}
+        return Argument(name, tuple(self._value_or_object(*pair) for pair in values.items()), is_list=is_list)
+
+    def _value_or_object(self, name: str, value: object) -> Value:
+        try:
+            return self._value(name, value)
+        except CannotSave as error:
+            self.left_out[name] = str(error)
+            if isinstance(value, Tensor) and hasattr(value, "dequantize"):
+                # A reference computes with its plain values; the kernel itself needs the tensor as it is.
+                with contextlib.suppress(Exception):
+                    self.tensors[name] = value.detach().dequantize()
+            return Value("object", type(value).__name__)
 
     def argument(self, name: str, value: object) -> Argument:
         """One argument.
@@ -67,7 +90,7 @@ class Packer:
         return Value(kind, str(value).removeprefix("torch."))
 
     def _tensor(self, name: str, tensor: Tensor) -> Value:
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or is_wrapper(tensor):
             raise CannotSave(f"argument {name} is not a plain dense tensor")
         if tensor.dtype not in SAVABLE:
             raise CannotSave(f"argument {name} is {tensor.dtype}, which safetensors does not hold")
@@ -125,9 +148,22 @@ def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tenso
             device=originals[name].device.type,
             is_finite=is_finite(copy),
             requires_grad=originals[name].requires_grad,
+            is_parameter=isinstance(originals[name], Parameter),
+            attributes=tuple(_attributes(originals[name])),
         )
         for name, copy in copies.items()
     }
+
+
+def _attributes(tensor: Tensor) -> Iterator[Argument]:
+    """Yield what a kernel may ask of a parameter; its gradient begins with zeros, so that no file has to hold it."""
+    if isinstance(tensor, Parameter):
+        for name, value in plain_attributes(tensor):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            yield Argument(name, (Value("bool" if isinstance(value, bool) else _KINDS[type(value)], text),))
+        main_grad = getattr(tensor, "main_grad", None)
+        if isinstance(main_grad, Tensor):
+            yield Argument("main_grad", (Value("zeros", dtype_name(main_grad.dtype)),))
 
 
 def describe_output(name: str, tensor: Tensor) -> SavedOutput:

@@ -51,7 +51,7 @@ def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_T
         fp32 = refer(call, torch.float32)[0] if is_single else NOT_TRIED
     return Arbitration(
         rank=saved.rank,
-        operator=saved.operator if saved.kind != "backward" else f"{saved.operator}.backward",
+        operator=_region_name(saved),
         event=saved.event,
         module=saved.module,
         inputs_bad=not all(meta.is_finite for meta in (saved.full_tensors or saved.tensors).values()),
@@ -116,7 +116,7 @@ def refer(call: CaughtCall, dtype: torch.dtype) -> tuple[str, bool]:
     if function is None and _reference_name(call.saved) != "aten":
         return f"no reference for {call.saved.operator}", False
     try:
-        function = function or _function(call.saved)
+        function = repro.of_reference(function) if function else _function(call.saved)
         plain, tensors = in_precision(*whole(call), dtype)
         types = {output["name"]: repro.type_of(output["dtype"]) for output in plain["outputs"]}
         with _same_generator(plain, CPU):
@@ -160,6 +160,11 @@ def _value_in(value: Json, name: str, dtype: str) -> Json:
 def outcome(call: SavedCall, outputs: Outputs) -> str:
     """Whether a result is as bad as in the run, in the word of the records."""
     return BAD if repro.is_bad(orjson.loads(to_json(call)), outputs) else FINITE
+
+
+def _region_name(saved: SavedCall) -> str:
+    """The call as the trace names it: "_Linear.forward" or "_LinearBackward" of a Function."""
+    return saved.operator + {"operator": "", "forward": ".forward", "backward": "Backward"}[saved.kind]
 
 
 def _reference_name(saved: SavedCall) -> str:

@@ -27,7 +27,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     import torch
@@ -52,6 +52,22 @@ Json = Mapping[str, Any]
 Outputs = Sequence[tuple[str, Tensor]]
 Function = Callable[[dict[str, Any], dict[str, Any]], Any]
 """Takes positional arguments by name and keyword arguments."""
+
+
+class LeftOut(NamedTuple):
+    """Stands for an argument of a Function that no file holds.
+
+    Attributes:
+        name: of the argument.
+        kind: its type.
+        plain: its values as a plain tensor, where it was a quantized one that could be dequantized.
+    """
+
+    name: str
+    kind: str
+    plain: Tensor | None
+
+
 Counts = tuple[int, int, int, "Sequence[int] | None"]
 """Number of NaN, +Inf and -Inf elements, and the index of the first of them."""
 
@@ -249,7 +265,30 @@ def find_class(name: str, base: Any = torch.autograd.Function) -> Any:
 def function_of(called: Any) -> Function:
     """An operator or an autograd Function, called with the arguments that `run` reads."""
     function = getattr(called, "apply", called)
-    return lambda args, kwargs: function(*args.values(), **kwargs)
+
+    def call(args: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+        for value in (*args.values(), *kwargs.values()):
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, LeftOut):
+                    raise CannotRun(f"argument {one.name} was a {one.kind}, which no file holds")
+        return function(*args.values(), **kwargs)
+
+    return call
+
+
+def of_reference(reference: Function) -> Function:
+    """A reference, called with the plain values of quantized tensors, and without what no file holds."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(one) for one in value]
+        return value.plain if isinstance(value, LeftOut) else value
+
+    def call(args: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+        given = {name: plain(value) for name, value in args.items()}
+        return reference(given, {name: plain(value) for name, value in kwargs.items()})
+
+    return call
 
 
 def run(call: Json, tensors: Mapping[str, Tensor], device: torch.device, function: Function) -> Outputs:
@@ -267,7 +306,9 @@ def run(call: Json, tensors: Mapping[str, Tensor], device: torch.device, functio
         _set_rng_state(call, tensors[call["rng"]], device)
     if call["kind"] != "backward":
         with torch.no_grad():
-            return named(function(args, kwargs), args)
+            outputs = named(function(args, kwargs), args)
+        overwritten = [output["name"] for output in call["outputs"] if call["kind"] == "forward"]
+        return [*outputs, *((name, placed[name]) for name in overwritten if name in placed)]
     with torch.enable_grad():
         results = function(args, kwargs)
     return _gradients(args, [results] if isinstance(results, Tensor) else results, grad_outputs.values())
@@ -279,7 +320,22 @@ def place(tensor: Tensor, meta: Json, call: Json, device: torch.device) -> Tenso
     target = torch.empty_strided(
         tuple(meta["shape"]), tuple(meta["stride"]), dtype=tensor.dtype, device="cpu" if stays else device
     )
-    return target.copy_(tensor).requires_grad_(meta["requires_grad"] and call["kind"] != "operator")
+    placed = target.copy_(tensor).requires_grad_(meta["requires_grad"] and call["kind"] != "operator")
+    if not meta.get("is_parameter") or call["kind"] == "operator":
+        return placed
+    parameter = torch.nn.Parameter(placed.detach(), requires_grad=meta["requires_grad"])
+    for argument in meta["attributes"]:
+        (value,) = argument["values"]
+        is_zeros = value["kind"] == "zeros"
+        found = torch.zeros_like(placed, dtype=type_of(value["text"])) if is_zeros else _plain_value(value)
+        setattr(parameter, argument["name"], found.detach() if is_zeros else found)
+    return parameter
+
+
+def _plain_value(value: Json) -> Any:
+    read: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    read["bool"] = lambda text: text == "true"
+    return read[value["kind"]](value["text"])
 
 
 def _arguments(saved: Sequence[Json], tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
@@ -290,7 +346,12 @@ def _arguments(saved: Sequence[Json], tensors: Mapping[str, Tensor], device: tor
     read["generator"] = lambda text: torch.Generator(device).manual_seed(0).set_state(tensors[text].cpu())
     found = {}
     for argument in saved:
-        values = [read[value["kind"]](value["text"]) for value in argument["values"]]
+        values = []
+        for index, value in enumerate(argument["values"]):
+            name = f"{argument['name']}.{index}" if argument["is_list"] else argument["name"]
+            is_left_out = value["kind"] == "object"
+            made = LeftOut(name, value["text"], tensors.get(name)) if is_left_out else None
+            values.append(made if is_left_out else read[value["kind"]](value["text"]))
         found[argument["name"]] = values if argument["is_list"] else values[0]
     return found
 
@@ -323,7 +384,7 @@ def named(result: Any, args: Mapping[str, Any]) -> Outputs:
 
 
 def _gradients(args: Mapping[str, Any], results: Iterable[Any], grad_outputs: Iterable[Any]) -> Outputs:
-    """Gradients of the arguments that asked for one."""
+    """Gradients of the arguments that asked for one; what a backward has added to `main_grad` itself in place of it."""
     wanted = {name: value for name, value in args.items() if isinstance(value, Tensor) and value.requires_grad}
     pairs = [
         (result, grad)
@@ -332,7 +393,14 @@ def _gradients(args: Mapping[str, Any], results: Iterable[Any], grad_outputs: It
     ]
     outputs, given = [result for result, _ in pairs], [grad for _, grad in pairs]
     found = torch.autograd.grad(outputs, list(wanted.values()), given, allow_unused=True)
-    return [(f"grad of {name}", grad) for name, grad in zip(wanted, found, strict=True) if grad is not None]
+    gradients = []
+    for (name, value), grad in zip(wanted.items(), found, strict=True):
+        main_grad = getattr(value, "main_grad", None)
+        if main_grad is not None and (grad is None or getattr(value, "grad_added_to_main_grad", False)):
+            gradients.append((f"wgrad of {name}", main_grad))
+        elif grad is not None:
+            gradients.append((f"grad of {name}", grad))
+    return gradients
 
 
 def count(tensor: Tensor) -> Counts:

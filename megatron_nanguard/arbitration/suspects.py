@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call, with_place
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
@@ -22,23 +23,27 @@ def suspect_events(trace: RankTrace) -> frozenset[int]:
     return frozenset(_called(origin) for origin in trace.origins if _why_no_call(origin) is None)
 
 
-def suspect_function(trace: RankTrace) -> TracedOrigin | None:
-    """The first origin inside an autograd Function whose kernel the tracer did not see, for a `FunctionCatcher`.
-
-    Its `place` has the micro-batch and module; `function_name` gives the class.
-    """
-    return next((origin for origin in trace.origins if function_name(origin)), None)
+def function_catchers(trace: RankTrace) -> dict[int, FunctionCatcher]:
+    """Make a catcher for each origin inside an autograd Function whose kernel the tracer did not see, by its event."""
+    named = {origin.event: (origin, function_name(origin)) for origin in trace.origins if function_name(origin)}
+    return {event: FunctionCatcher.of(origin, name, trace.rank) for event, (origin, name) in named.items()}
 
 
 def function_name(origin: TracedOrigin) -> str:
-    """Name of the autograd node or Function in which an unseen kernel wrote; empty when there is none."""
+    """The forward or backward of an autograd Function in which an unseen kernel wrote; empty where there is none.
+
+    Returns:
+        "_Linear.forward" or "_LinearBackward".
+    """
     if origin.kind is not OriginKind.UNSEEN:
         return ""
-    return origin.place.node or origin.place.forward_operator or ""
+    if origin.operator.endswith((".forward", "Backward")):
+        return origin.operator
+    return origin.place.node or ""
 
 
 def caught_calls(
-    trace: RankTrace, step: int, calls: Mapping[int, CaughtCall], function: CaughtCall | None = None
+    trace: RankTrace, step: int, calls: Mapping[int, CaughtCall], functions: Mapping[int, CaughtCall] | None = None
 ) -> tuple[CaughtCall, ...]:
     """Return one call per origin, in their order, with its place in the trace; if it was not saved, it says why.
 
@@ -46,12 +51,11 @@ def caught_calls(
         trace: of this rank, from the pass that found the origins.
         step: as the training log counts it.
         calls: what the `CallCatcher` saved.
-        function: what the `FunctionCatcher` saved, if there was one.
+        functions: what the catchers of `function_catchers` saved, by the event of the origin.
     """
-    of_function = suspect_function(trace)
+    found = functions or {}
     return tuple(
-        with_place(_call(origin, trace.rank, calls, function if origin is of_function else None), step, origin)
-        for origin in trace.origins
+        with_place(_call(origin, trace.rank, calls, found.get(origin.event)), step, origin) for origin in trace.origins
     )
 
 

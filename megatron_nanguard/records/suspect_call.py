@@ -28,6 +28,8 @@ ValueKind = Literal[
     "device",
     "layout",
     "memory_format",
+    "zeros",
+    "object",
 ]
 
 
@@ -37,7 +39,8 @@ class Value:
 
     Attributes:
         kind: its type.
-        text: name of the tensor, or the value as text; "nan", "inf" and "-inf" are floats like any other.
+        text: name of the tensor, or the value as text; "nan", "inf" and "-inf" are floats like any other. Of "zeros",
+            which stands for a gradient to add to, the dtype; of an "object", which no file holds, its type.
     """
 
     kind: ValueKind
@@ -70,6 +73,8 @@ class SavedTensor:
         device: type of the device it was on.
         is_finite: whether it holds neither NaN nor Inf.
         requires_grad: as in the run.
+        is_parameter: whether it is a parameter of the model.
+        attributes: what hangs on a parameter and may matter to a kernel, such as `main_grad`.
     """
 
     shape: tuple[int, ...]
@@ -78,6 +83,8 @@ class SavedTensor:
     device: str
     is_finite: bool
     requires_grad: bool = False
+    is_parameter: bool = False
+    attributes: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,8 @@ class SavedOutput:
     """Count of bad elements in one output of the call.
 
     Attributes:
-        name: such as "0", or "grad of bias".
+        name: such as "0", or "grad of bias"; "wgrad of weight" where a backward adds to the `main_grad` of a weight;
+            the name of an argument that the call has overwritten.
         shape: of the output.
         dtype: without "torch.".
         nan: number of NaN elements.
@@ -131,6 +139,7 @@ class SavedCall:
         event: its number in the trace; null where it has none.
         kind: an operator of torch, or the forward or backward of an autograd Function.
         operator: such as "aten.log.default", or the name of the Function.
+        source: where a Function is defined, as "module:qualified name"; empty of an operator.
         module: global module path; empty outside of any.
         phase: of the step; empty when unknown.
         args: positional arguments; of a Function those of its forward, without the context.
@@ -157,6 +166,7 @@ class SavedCall:
     event: int | None = None
     kind: Literal["operator", "forward", "backward"] = "operator"
     operator: str
+    source: str = ""
     module: str = ""
     phase: str = ""
     args: tuple[Argument, ...] = ()
@@ -184,12 +194,14 @@ class Arbitration:
 
     Attributes:
         rank: global rank that made the call.
-        operator: such as "aten.log.default", or "SwiGLUFunction.backward" for an opaque region.
+        operator: such as "aten.log.default"; of a Function "SwiGLUFunction.forward" or "SwiGLUFunctionBackward".
         event: its number in the trace; null where it has none.
         module: global module path.
         inputs_bad: whether an input held NaN or Inf.
         repeats: number of runs on the same device.
         repeats_bad: number of these runs with NaN or Inf in the result.
+        zero_filled: number of these runs in which all fresh memory was filled with zeros before it was used.
+        zero_filled_bad: how many of those gave NaN or Inf.
         peer: outcome on the device of another rank.
         peer_rank: that rank; null without one.
         peer_device: its device with the model name; empty without one.
@@ -209,6 +221,8 @@ class Arbitration:
     inputs_bad: bool = False
     repeats: int = 0
     repeats_bad: int = 0
+    zero_filled: int = 0
+    zero_filled_bad: int = 0
     peer: str = NOT_TRIED
     peer_rank: int | None = None
     peer_device: str = ""

@@ -11,13 +11,13 @@ plain       bad on some rank            traced, and probed where the trace leads
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from megatron_nanguard.arbitration import suspects
 from megatron_nanguard.arbitration.call_catcher import CallCatcher, CaughtCall
-from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher, Moment
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
@@ -158,14 +158,13 @@ class Replayer:
         """
         rank, number = self.guarded.coordinates.rank, self.guarded.step.number
         catcher = CallCatcher(suspects.suspect_events(trace), rank=rank)
-        suspect = suspects.suspect_function(trace)
-        function = FunctionCatcher(suspects.function_name(suspect), rank=rank) if suspect else None
-        probed, seen = self._traced(PassKind.PROBED, point, microbatch, marker, found, catcher, function)
+        functions = suspects.function_catchers(trace)
+        probed, seen = self._traced(PassKind.PROBED, point, microbatch, marker, found, catcher, functions.values())
         self.passes.share("probed", seen)
         if self.passes.outcomes[-1].came_back == self.passes.outcomes[-2].came_back:
             trace = probed
-            of_function = None if function is None else function.call
-            self._calls = suspects.caught_calls(trace, number, catcher.calls, of_function)
+            of_functions = {event: function.call for event, function in functions.items()}
+            self._calls = suspects.caught_calls(trace, number, catcher.calls, of_functions)
         else:
             # The calls that were caught are not the ones that failed.
             self._calls = suspects.gone_calls(trace, number)
@@ -183,7 +182,7 @@ class Replayer:
         marker: bool,
         probed_events: frozenset[int] = frozenset(),
         catcher: CallCatcher | None = None,
-        function: FunctionCatcher | None = None,
+        functions: Collection[FunctionCatcher] = (),
     ) -> tuple[RankTrace, Pass]:
         """One traced pass.
 
@@ -191,7 +190,7 @@ class Replayer:
             marker: fresh memory is filled with a marker.
             probed_events: origins of the pass before.
             catcher: keeps the suspect calls.
-            function: catches the call of an autograd Function, where one is suspect.
+            functions: catch the calls of autograd Functions that are suspect.
         """
         guarded = self.guarded
         tracer = Tracer(
@@ -203,12 +202,12 @@ class Replayer:
             marker_fill=marker,
             probed_events=probed_events,
             call_observer=catcher,
+            call_listeners=functions,
         )
-        if function is not None:
-            function.is_wanted = lambda: tracer.is_in_microbatch
+        for function in functions:
+            function.now = partial(_moment, tracer)
         where = ", outside of any micro-batch" if microbatch is None else f", micro-batch {microbatch}"
-        with function or nullcontext():
-            seen = self.passes.run(kind, point, PassObserver.tracing(tracer), where=where)
+        seen = self.passes.run(kind, point, PassObserver.tracing(tracer), where=where)
         return tracer.summarize(guarded.coordinates.label(guarded.sizes)), seen
 
     # ---------------------------------------------------------------- summary
@@ -233,6 +232,14 @@ class Replayer:
             finite_exact=agreement.finite_exact,
             only_losses=agreement.only_losses,
         )
+
+
+def _moment(tracer: Tracer) -> Moment | None:
+    """Where the traced pass is; None outside of the traced micro-batch."""
+    if not tracer.is_in_microbatch:
+        return None
+    place = tracer.place()
+    return Moment(tracer.next_event, place.module, place.phase)
 
 
 def _difference(exactness: Exactness) -> str:

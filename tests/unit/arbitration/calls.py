@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CallCatcher, CaughtCall
+from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
+from megatron_nanguard.tracing.calls.call_stack import CallStack
 
 Spoil = Callable[[Any], Any]
 
@@ -43,6 +46,14 @@ def catch(
     with Catching(catcher, event, spoil):
         step()
     return catcher.calls[event]
+
+
+@contextmanager
+def listening(name: str, *arguments: Any, **options: Any) -> Iterator[FunctionCatcher]:
+    """A catcher of a Function, which hears of calls as in a traced pass."""
+    catcher = FunctionCatcher(name, *arguments, **options)
+    with CallStack({}, lambda function, *args: function(*args)).following(catcher):
+        yield catcher
 
 
 def bad_first_element(out: Any) -> Any:

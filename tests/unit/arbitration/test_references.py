@@ -11,9 +11,9 @@ import torch
 
 from megatron_nanguard.arbitration import references
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.arbitration.references import REFERENCES, reference_for
 from megatron_nanguard.arbitration.repetition import arbitrate
+from tests.unit.arbitration.calls import listening
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
 SEQUENCE = torch.linspace(-2, 2, 24).reshape(1, 4, 2, 3)
@@ -58,7 +58,7 @@ def kernel(name: str, arguments: dict[str, Any], fails: bool) -> type[torch.auto
 
 def caught(name: str, arguments: dict[str, Any], fails: bool) -> CaughtCall:
     planted = kernel(name, arguments, fails)
-    with FunctionCatcher(name) as catcher:
+    with listening(f"{name}.forward") as catcher:
         planted.apply(*arguments.values())
     return catcher.call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -15,10 +16,9 @@ import torch
 from megatron_nanguard.arbitration import repro
 from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.call_catcher import CAP_BYTES, CaughtCall, unsaved_call
-from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
 from megatron_nanguard.records.causes import Cause, Family
 from megatron_nanguard.records.suspect_call import SavedCall
-from tests.unit.arbitration.calls import Spoil, bad_first_element, catch
+from tests.unit.arbitration.calls import Spoil, bad_first_element, catch, listening
 
 NEGATIVE = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
 MANY = torch.ones(64, 2).index_put((torch.tensor([9]), torch.tensor([1])), torch.tensor(-1.0))
@@ -62,11 +62,17 @@ def too_large() -> CaughtCall:
     return blamed(catch(lambda: MANY.log().sum(), "aten.sum.default", cap_bytes=100), "operator")
 
 
-def region(tmp: Path) -> CaughtCall:
+@functools.cache
+def faulty_function() -> dict[str, type[torch.autograd.Function]]:
     scope: dict[str, type[torch.autograd.Function]] = {}
     exec(FAULTY_FUNCTION, scope)
+    return scope
+
+
+def region(tmp: Path) -> CaughtCall:
+    scope = faulty_function()
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    with FunctionCatcher("SquareKernelBackward") as catcher:
+    with listening("SquareKernelBackward") as catcher:
         scope["SquareKernel"].apply(x).sum().backward()
     return replace(catcher.call, saved=replace(catcher.call.saved, cause="operator", device="A card"))
 
@@ -79,7 +85,7 @@ def swiglu() -> CaughtCall:
         def forward(ctx, input, fp8_input_store, cpu_offload_input):  # type: ignore[no-untyped-def]
             return input[..., :2] * input[..., 2:]
 
-    with FunctionCatcher("SwiGLUFunction") as catcher:
+    with listening("SwiGLUFunction.forward") as catcher:
         SwiGLUFunction.apply(torch.tensor([[1.0, 2.0, 3.0, float("nan")]]), False, False)
     return replace(catcher.call, saved=replace(catcher.call.saved, cause="data", operator="BiasSwiGLUFunction"))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from megatron_nanguard.arbitration.call_catcher import CaughtCall
-from megatron_nanguard.arbitration.suspects import caught_calls, gone_calls, suspect_events, suspect_function
+from megatron_nanguard.arbitration.suspects import caught_calls, function_catchers, gone_calls, suspect_events
 from megatron_nanguard.records.suspect_call import SavedCall
 from megatron_nanguard.records.trace import OriginKind, RankTrace, TracedOrigin, TracedPlace
 
@@ -38,7 +38,7 @@ def test_operators_and_first_readers_of_external_tensors_are_suspect() -> None:
     )
 
     assert suspect_events(trace) == {7, 9, 14}
-    assert suspect_function(trace) == trace.origins[2]
+    assert list(function_catchers(trace)) == [11]
 
 
 def test_the_call_that_first_read_an_external_tensor_is_saved() -> None:
@@ -51,7 +51,7 @@ def test_the_call_that_first_read_an_external_tensor_is_saved() -> None:
 
 def test_a_trace_without_origins_has_no_suspects() -> None:
     assert suspect_events(traced()) == frozenset()
-    assert suspect_function(traced()) is None
+    assert function_catchers(traced()) == {}
     assert caught_calls(traced(), 3, {}) == ()
 
 
@@ -73,7 +73,7 @@ def test_a_fault_that_was_gone_in_the_saving_pass_leaves_no_call() -> None:
 def test_an_unseen_kernel_gets_the_call_of_the_function_catcher() -> None:
     trace = traced(origin(11, OriginKind.UNSEEN, "FusedAttentionBackward", IN_FUNCTION))
 
-    (call,) = caught_calls(trace, 3, {}, caught("FusedAttention", "backward"))
+    (call,) = caught_calls(trace, 3, {}, {11: caught("FusedAttention", "backward")})
 
     assert (call.saved.operator, call.saved.event, call.saved.why_not) == ("FusedAttention", 11, "")
 
