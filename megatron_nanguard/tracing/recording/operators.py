@@ -41,7 +41,7 @@ _EMPTY: Final = frozenset(
 _FUNCTIONAL: Final = "_c10d_functional::"
 _NO_EVENT: Final = frozenset(
     (
-        *("aten::_local_scalar_dense", "aten::record_stream", "aten::resize_", "prim::device"),
+        *("aten::_local_scalar_dense", "aten::record_stream", "aten::resize_", "aten::set_", "prim::device"),
         # They return what they get. Waiting is not reading: the result of a message is complete only after it.
         *(f"{_FUNCTIONAL}wait_tensor", f"{_FUNCTIONAL}_wrap_tensor_autograd"),
     )
@@ -49,7 +49,7 @@ _NO_EVENT: Final = frozenset(
 _OVERWRITES_SELF: Final = frozenset(
     f"aten::{prefix}{name}"
     for prefix in ("", "_foreach_")
-    for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "set_")
+    for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_")
 )
 _ADDS_TO_FIRST: Final = frozenset(f"aten::{name}" for name in ("addmm", "baddbmm", "addbmm", "addmv", "addr"))
 """With beta=0 they do not read the first argument. Megatron's attention passes memory without values there."""
