@@ -10,21 +10,25 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
-from megatron_nanguard.incident.replaying.pass_observers import PassObserver
+from megatron_nanguard.megatron_api.protocols import ModelChunk
+from megatron_nanguard.megatron_api.schedules import Around
 from megatron_nanguard.records.step.replay import CameBack, PassLabel, ReplayPass, Trial
 from megatron_nanguard.replay.changed_conditions import LOWER_SCALE, SYNCHRONOUS, Synchronous, lower_scale
 from megatron_nanguard.replay.data_iterators import Batch
+from megatron_nanguard.replay.first_bad import FirstBad
 from megatron_nanguard.replay.in_place import DecisionPoint, Exactness
 from megatron_nanguard.replay.in_place import replay as call_again
 from megatron_nanguard.replay.step_recorder import RecordedCall
-from megatron_nanguard.sentinel.gradient_norms import AfterReduction
+from megatron_nanguard.sentinel.gradient_norms import AfterReduction, BucketNorms
 from megatron_nanguard.sentinel.losses import Losses
 from megatron_nanguard.tracing.marker_fill import MarkerFill
+from megatron_nanguard.tracing.tracer import Tracer
 
 NOWHERE = 2**31
 """Sent for the first bad micro-batch where none was bad."""
@@ -63,18 +67,55 @@ class PassKind(Enum):
 
 
 @dataclass(frozen=True)
+class PassObserver:
+    """Looks at one pass: a plain one at gradients and losses only, a traced one at every operator.
+
+    Attributes:
+        surrounding: entered around the schedule's call.
+        after_backward: called with micro-batch and chunk when a backward step of a chunk is over.
+        first_bad: gives the first micro-batch in which a gradient turned bad, from the norms before the reduction of
+            the same pass.
+        finish: called when the pass is over; its gradients are those that the optimizer would get.
+        heard_loss: called with the micro-batch and its loss at the moment it is known.
+        around_step: entered around each forward and backward step of the schedule.
+    """
+
+    surrounding: AbstractContextManager[Any]
+    after_backward: Callable[[int | None, int], None]
+    first_bad: Callable[[Sequence[BucketNorms]], int | None]
+    finish: Callable[[], None] = lambda: None
+    heard_loss: Callable[[int, Tensor], None] | None = None
+    around_step: Around | None = None
+
+    @classmethod
+    def plain(cls, chunks: Sequence[ModelChunk], conditions: AbstractContextManager[Any] | None = None) -> PassObserver:
+        """Finds the micro-batches in which a gradient turned bad, and changes nothing in the pass.
+
+        Args:
+            conditions: entered around the call, to run the pass under changed conditions.
+        """
+        first_bad = FirstBad(chunks)
+        return cls(conditions or nullcontext(), first_bad.look, first_bad.read)
+
+    @classmethod
+    def tracing(cls, tracer: Tracer) -> PassObserver:
+        """Lets a tracer read along. The micro-batch it traces was found before, so it reports none."""
+        return cls(tracer, tracer.after_backward, lambda before: None, tracer.finish, tracer.add_loss, tracer.at)
+
+
+@dataclass(frozen=True)
 class Pass:
     """What this rank saw in one pass.
 
     Attributes:
         came_back: a gradient or loss was bad.
-        first_bad: the first bad micro-batch, or NOWHERE.
+        first_bad: the first bad micro-batch; None where none was bad.
         exactness: how true it was to the first pass.
         same_losses: every loss that is finite in the first pass and in this one is the same.
     """
 
     came_back: bool
-    first_bad: int
+    first_bad: int | None
     exactness: Exactness
     same_losses: bool
 
@@ -85,11 +126,11 @@ class Pass:
 
 
 class RankPass(NamedTuple):
-    """What one rank reports of a pass."""
+    """What one rank reports of a pass; as the first bad micro-batch None where none was bad."""
 
     came_back: bool
     exact: bool
-    first_bad: int
+    first_bad: int | None
 
 
 class PassAgreement(NamedTuple):
@@ -163,7 +204,7 @@ class Passes:
             bad.append(first_bad)
         norms = [bucket.norms for bucket in before.taken()] + ([] if after.norms is None else [after.norms])
         came_back = bool(bad) or any(not bool(torch.isfinite(norm).all()) for norm in norms)
-        return Pass(came_back, min(bad, default=NOWHERE), exactness, self._same_losses(now))
+        return Pass(came_back, min(bad, default=None), exactness, self._same_losses(now))
 
     def _same_losses(self, now: Sequence[float]) -> bool:
         """Whether every loss that is finite in the first pass and now is the same."""
@@ -178,9 +219,9 @@ class Passes:
         Collective: all voters.
         """
         rows = [
-            RankPass(bool(came_back), bool(exact), first_bad)
+            RankPass(bool(came_back), bool(exact), None if first_bad == NOWHERE else first_bad)
             for came_back, exact, first_bad in self._exchange(
-                int(mine.came_back), int(mine.exactness.exact), mine.first_bad
+                int(mine.came_back), int(mine.exactness.exact), NOWHERE if mine.first_bad is None else mine.first_bad
             )
         ]
         again = {rank for rank, row in zip(self.voters.ranks, rows, strict=True) if row.came_back}

@@ -21,8 +21,7 @@ from megatron_nanguard.arbitration.function_catcher import FunctionCatcher, Mome
 from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
-from megatron_nanguard.incident.replaying.pass_observers import PassObserver
-from megatron_nanguard.incident.replaying.passes import NOWHERE, Pass, PassAgreement, Passes, PassKind, RankPass
+from megatron_nanguard.incident.replaying.passes import Pass, PassAgreement, Passes, PassKind, PassObserver, RankPass
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
@@ -137,8 +136,7 @@ class Replayer:
 
         Collective: all voters.
         """
-        first = min(row.first_bad for row in rows)
-        microbatch = None if first == NOWHERE else first
+        microbatch = min((row.first_bad for row in rows if row.first_bad is not None), default=None)
         trace, seen = self._traced(PassKind.TRACED, point, microbatch, marker)
         self.passes.share("traced", seen)
         found = frozenset(origin.event for origin in trace.origins)

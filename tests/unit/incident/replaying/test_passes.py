@@ -12,8 +12,7 @@ import torch
 from megatron_nanguard.coordination.store import own_client
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import Watchdog
-from megatron_nanguard.incident.replaying.pass_observers import PassObserver
-from megatron_nanguard.incident.replaying.passes import NOWHERE, PassAgreement, Passes, PassKind, RankPass
+from megatron_nanguard.incident.replaying.passes import PassAgreement, Passes, PassKind, PassObserver, RankPass
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.replay.in_place import DecisionPoint
 from megatron_nanguard.tracing.tracer import Tracer
@@ -40,9 +39,9 @@ def test_a_clean_step_comes_back_the_same(megatron: Any) -> None:
     of_step = passes.guarded.step.before
     point = DecisionPoint.take(passes.call)
     seen = passes.run(PassKind.PLAIN, point)
-    assert (seen.came_back, seen.first_bad, seen.exactness.exact, seen.finite_agrees) == (False, NOWHERE, True, True)
+    assert (seen.came_back, seen.first_bad, seen.exactness.exact, seen.finite_agrees) == (False, None, True, True)
     assert passes.guarded.step.before is of_step
-    assert passes.share("plain", seen) == [RankPass(False, True, NOWHERE)]
+    assert passes.share("plain", seen) == [RankPass(False, True, None)]
     assert passes.agreement(seen) == PassAgreement(True, ())
     assert passes.outcomes == [ReplayPass("plain", "no")]
     assert point.put_back() == ()
