@@ -94,16 +94,12 @@ def scaler_trackers(optimizer: MegatronOptimizer) -> list[ScalerTrackers]:
 
     Source: megatron/core/optimizer/grad_scaler.py, DynamicGradScaler.update
     """
-    states = [
-        (scaler.state_dict(), scaler.hysteresis)
-        for scaler in dynamic_scalers(optimizer)
-        if hasattr(scaler, "hysteresis")
-    ]
-    return [
-        ScalerTrackers(state["growth_tracker"], state["hysteresis_tracker"], hysteresis)
-        for state, hysteresis in states
-        if state.keys() >= {"growth_tracker", "hysteresis_tracker"}
-    ]
+    found = []
+    for scaler in dynamic_scalers(optimizer):
+        state = scaler.state_dict()
+        if hasattr(scaler, "hysteresis") and state.keys() >= {"growth_tracker", "hysteresis_tracker"}:
+            found.append(ScalerTrackers(state["growth_tracker"], state["hysteresis_tracker"], scaler.hysteresis))
+    return found
 
 
 def scale_window(optimizer: MegatronOptimizer) -> int:

@@ -71,6 +71,5 @@ def _rank_names(sizes: ParallelSizes) -> Callable[[int], str]:
 
 
 def _unsupported(ranks: Sequence[RankScreening]) -> list[str]:
-    checks = [check for each in ranks for check in each.collectives if check.result == "unsupported"]
-    names = sorted({check.operation for check in checks})
+    names = sorted({check.operation for each in ranks for check in each.collectives if check.result == "unsupported"})
     return [f"not tried, the backend has no such collective: {', '.join(names)}"] if names else []

@@ -47,15 +47,11 @@ def _moving(original: Function, torch: ModuleType) -> Function:
                 kwargs["device"] = "cpu"
             else:
                 args = ("cpu", *args[1:])
-        elif _is_host(target, torch) and _is_on_cpu(self):
+        elif isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu" and _is_on_cpu(self):
             kwargs.setdefault("copy", True)
         return original(self, *args, **kwargs)
 
     return to
-
-
-def _is_host(target: Any, torch: ModuleType) -> bool:
-    return isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu"
 
 
 def _typed(original: Function) -> Function:

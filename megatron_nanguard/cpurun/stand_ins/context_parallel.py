@@ -79,6 +79,8 @@ def _all_parts(part: Tensor, group: Any) -> Tensor:
 
 
 def _building(original: Function) -> Function:
+    from megatron.core import parallel_state
+
     def init(
         self: Any, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, *args: Any, **kwargs: Any
     ) -> None:
@@ -94,7 +96,8 @@ def _building(original: Function) -> Function:
         plain.context_parallel_size = 1  # the original refuses other sizes
         original(self, plain, layer_number, attn_mask_type, attention_type, *args, **kwargs)
         self.config = config
-        self.gathered_over = _context_group(kwargs.get("pg_collection"))
+        group = getattr(kwargs.get("pg_collection"), "cp", None)  # of the layer's own process groups
+        self.gathered_over = group or parallel_state.get_context_parallel_group()
         _say_once(config.context_parallel_size)
 
     return init
@@ -110,13 +113,6 @@ def _attending(original: Function) -> Function:
         return original(self, query, key, value, attention_mask, *args, **kwargs)
 
     return forward
-
-
-def _context_group(groups: Any) -> Any:
-    """Context-parallel group of the layer's own process groups, else that of Megatron's global state."""
-    from megatron.core import parallel_state
-
-    return getattr(groups, "cp", None) or parallel_state.get_context_parallel_group()
 
 
 def _say_once(size: int) -> None:

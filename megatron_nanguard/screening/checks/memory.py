@@ -32,11 +32,8 @@ def check(tested: DeviceUnderTest) -> Iterator[DeviceCheck]:
 
 
 def _blocks(tested: DeviceUnderTest) -> Sequence[Tensor]:
-    left = tested.memory_bytes // 8
-    sizes = []
-    while left > 0:
-        sizes.append(min(left, BLOCK_WORDS))
-        left -= sizes[-1]
+    words = tested.memory_bytes // 8
+    sizes = [min(BLOCK_WORDS, words - start) for start in range(0, words, BLOCK_WORDS)]
     return [torch.empty(size, dtype=torch.int64, device=tested.device) for size in sizes]
 
 
