@@ -116,6 +116,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Tracer:
         """Start to trace."""
         self._entered.enter_context(self._here.following())
+        self._entered.enter_context(self._recorder.pending.noting_waits())
         self._entered.enter_context(self._calls.following(self._recorder.regions, *self._call_listeners))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self

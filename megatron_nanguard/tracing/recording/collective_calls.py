@@ -77,11 +77,14 @@ class CollectiveCalls:
         return self._groups[group]
 
 
-def is_completed(result: object) -> bool:
-    """Whether the communication that an operator returned is known to have completed."""
+def work_of(result: object) -> distributed.Work | None:
+    """Return the work that an operator has started; None for a functional collective, and where torch cannot unbox it.
+
+    It is the object that the caller gets, as long as one of them is kept.
+    """
     work = result[-1] if isinstance(result, tuple | list) and result else result
     unbox = getattr(distributed.Work, "unbox", None)
-    return unbox is not None and isinstance(work, torch.ScriptObject) and bool(unbox(work).is_completed())
+    return unbox(work) if unbox is not None and isinstance(work, torch.ScriptObject) else None
 
 
 def phase_of(operator: Operator) -> Phase:

@@ -12,7 +12,7 @@ from megatron_nanguard.records.trace import MessageContents
 from megatron_nanguard.tensor_names import tensors_in
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
-from megatron_nanguard.tracing.recording.collective_calls import CollectiveCall, CollectiveCalls, phase_of
+from megatron_nanguard.tracing.recording.collective_calls import CollectiveCall, CollectiveCalls, phase_of, work_of
 from megatron_nanguard.tracing.recording.event_log import EventLog, StartedCall
 from megatron_nanguard.tracing.recording.events import EventKind, Sent, TracedEvent
 from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
@@ -68,7 +68,7 @@ class MessageRecorder:
         for tensor in [tensor for _, tensor in tensors_in(result)] if call.outs is None else call.outs:
             writer = self._log.wrote(event, tensor, None)
             if tensor.is_floating_point() and tensor.layout == torch.strided:
-                self._pending.start(writer, tensor, result)
+                self._pending.start(writer, tensor, work_of(result))
 
     def completes_message(self, operator: Operator, args: Sequence[Any]) -> bool:
         """Whether an operator only completes a message.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from torch import Tensor
+from torch.distributed import Work
 
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, ModelMemory, describe
 from megatron_nanguard.tracing.places.step_place import StepPlace
-from megatron_nanguard.tracing.recording.collective_calls import is_completed
 from megatron_nanguard.tracing.recording.event_log import EventLog
 from megatron_nanguard.tracing.recording.events import EventKind, Region, TracedEvent, TracedOutput, TracedRead
 from megatron_nanguard.tracing.recording.lineage import Range, Writer, memory_of
@@ -31,7 +32,8 @@ class PendingMessages:
     def __init__(self, log: EventLog, here: CurrentPlace) -> None:
         self._log, self._here = log, here
         self._buffers: dict[Writer, Tensor] = {}
-        self._works: dict[Writer, object] = {}
+        self._works: dict[Writer, Work] = {}
+        self._waited: set[Work] = set()
 
     def __len__(self) -> int:
         """How many buffers may still be written to."""
@@ -41,24 +43,52 @@ class PendingMessages:
         """Whether this message may be under way."""
         return writer in self._buffers
 
-    def start(self, writer: Writer, buffer: Tensor, work: object) -> None:
+    @contextmanager
+    def noting_waits(self) -> Iterator[None]:
+        """Note which messages the step waits for.
+
+        An accelerator calls a message completed only when its kernel is over; what the step runs after `wait` reads
+        what has arrived all the same. `wait` is a function in C, so the class gets another one meanwhile.
+        """
+        original = Work.wait
+
+        def wait(work: Work, *args: Any, **kwargs: Any) -> bool:
+            is_done = original(work, *args, **kwargs)
+            self._waited.add(work)
+            return is_done
+
+        Work.wait = wait  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            Work.wait = original  # type: ignore[method-assign]
+
+    def start(self, writer: Writer, buffer: Tensor, work: Work | None) -> None:
         """Keep the buffer until it is read.
 
         Args:
             writer: of the buffer.
             buffer: that the message fills.
-            work: what the operator has returned.
+            work: the message, where torch gives it.
         """
         self._buffers[writer] = buffer.detach()
-        self._works[writer] = work
+        if work is not None:
+            self._works[writer] = work
 
-    def completed_since(self, event: int) -> list[tuple[Writer, Tensor]]:
-        """Return the messages from this event on that are known to have arrived, with their buffers."""
-        return [
-            (writer, buffer)
-            for writer, buffer in self._buffers.items()
-            if writer.event >= event and is_completed(self._works[writer])
-        ]
+    def since(self, event: int) -> tuple[list[Writer], list[Writer]]:
+        """Return the messages from this event on that are known to have arrived, and the others."""
+        arrived: list[Writer] = []
+        others: list[Writer] = []
+        for writer in self._buffers:
+            if writer.event >= event:
+                work = self._works.get(writer)
+                is_known = work is not None and (work in self._waited or work.is_completed())
+                (arrived if is_known else others).append(writer)
+        return arrived, others
+
+    def buffer(self, writer: Writer) -> Tensor:
+        """Return the buffer of a message that may be under way."""
+        return self._buffers[writer]
 
     def arrive(self, writers: Iterable[Writer], *, is_read: bool = True) -> None:
         """Look at the buffers that these writers fill, and forget them.
@@ -71,7 +101,9 @@ class PendingMessages:
             return
         for writer in list(writers):
             buffer = self._buffers.pop(writer, None)
-            self._works.pop(writer, None)
+            work = self._works.pop(writer, None)
+            if work is not None:
+                self._waited.discard(work)
             if buffer is not None:
                 self._look(writer, buffer, is_read)
 

@@ -43,10 +43,10 @@ class EventRecorder:
     ) -> None:
         self.log = EventLog(flags, observers)
         self._here = here
-        self._pending = PendingMessages(self.log, here)
-        self.reader = TensorReader(self.log, self._pending, here, external)
-        self._messages = MessageRecorder(self.log, self.reader, self._pending, here, external)
-        self.regions = RegionRecorder(self.log, self.reader, self._pending, here, external, calls)
+        self.pending = PendingMessages(self.log, here)
+        self.reader = TensorReader(self.log, self.pending, here, external)
+        self._messages = MessageRecorder(self.log, self.reader, self.pending, here, external)
+        self.regions = RegionRecorder(self.log, self.reader, self.pending, here, external, calls)
         self._operators: dict[OperatorBase, Operator] = {}
 
     def before(self, func: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StartedCall | None:
@@ -104,7 +104,7 @@ class EventRecorder:
 
         Sync: one host read per dtype and device, and those of the observers.
         """
-        self._pending.finish()
+        self.pending.finish()
         self.log.flags.read()
         self.regions.finish()
         for observer in self.log.observers:

@@ -333,8 +333,9 @@ class RegionRecorder:
 
     def _arrive(self, region: Region) -> None:
         """Look at messages that have arrived in the region: a kernel has read them, and may use the buffer again."""
-        done = self._pending.completed_since(region.first_event)
-        self._pending.arrive(writer for writer, buffer in done if not self._external.holds(buffer))
+        arrived, others = self._pending.since(region.first_event)
+        self._pending.arrive(writer for writer in arrived if not self._external.holds(self._pending.buffer(writer)))
+        region.not_seen += (f"what {self._log.events[writer.event].operator} brought" for writer in others)
 
     def _kept(self, call: RunningCall) -> _Kept:
         kept: _Kept = _state_of(call.ctx).get(_KEPT) or self._kept_of.get(call) or _Kept()

@@ -255,10 +255,10 @@ def test_buffer_of_a_message_is_released_when_an_untraced_step_reads_it() -> Non
     with tracer:
         buffer = torch.empty(4)
         receive(buffer)
-        assert len(tracer._recorder._pending) == 1
+        assert len(tracer._recorder.pending) == 1
         with tracer.at(0, 0, False):
             buffer * 2
-        assert len(tracer._recorder._pending) == 0
+        assert len(tracer._recorder.pending) == 0
 
 
 def test_a_message_in_the_memory_of_a_gradient_says_so() -> None:
@@ -336,3 +336,46 @@ def test_a_receive_sent_nothing() -> None:
     (arrival,) = trace(run).arrivals
     assert arrival.put_in is None
     assert arrival.came_out is not None and arrival.came_out.pattern == "nan"
+
+
+class GatherAndCopy(torch.autograd.Function):
+    """An unseen kernel copies what an all-gather has brought into a buffer, which is then used for something else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, buffer: Tensor, brings_nan: bool) -> Tensor:
+        work = dist.all_gather_into_tensor(buffer, x.detach(), async_op=True)
+        buffer.numpy()[:] = math.nan if brings_nan else 1.0
+        work.wait()
+        out = torch.empty(16)
+        out.numpy()[:] = buffer.numpy()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad[:4], None, None
+
+
+@pytest.mark.parametrize("brings_nan", [True, False])
+def test_what_a_region_has_waited_for_is_looked_at_when_it_ends(
+    brings_nan: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accelerator says that a message has completed only when its kernel is over."""
+    fake = type(dist.all_reduce(torch.ones(1), async_op=True))
+    monkeypatch.setattr(fake, "is_completed", lambda work: False)
+    monkeypatch.setattr(fake, "wait", lambda work: dist.Work.wait(work))
+
+    def run(loss: Callable[[Tensor], None]) -> None:
+        buffer = torch.zeros(16)
+        out = GatherAndCopy.apply(torch.ones(4, requires_grad=True), buffer, brings_nan)
+        buffer.numpy()[:] = 0.0
+        loss(out.sum() + buffer.sum())
+
+    traced = trace(run)
+    assert [arrival.arrived for arrival in traced.arrivals] == (["nan"] if brings_nan else [])
+    assert traced.origins == ()
+
+
+def test_wait_is_as_before_after_the_pass() -> None:
+    original = dist.Work.wait
+    trace(lambda loss: None)
+    assert dist.Work.wait is original
