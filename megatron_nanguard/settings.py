@@ -176,17 +176,12 @@ class Settings:
         """
         values: dict[str, Any] = {}
         for option in OPTIONS:
-            text = given.get(option.name)
-            source = flag_of(option.name)
+            text, source = given.get(option.name), flag_of(option.name)
             if text is None or text is False:
                 text, source = environ.get(variable_of(option.name)), variable_of(option.name)
-            if text is None:
-                continue
-            if isinstance(text, bool):
-                values[option.name] = text
-                continue
             try:
-                values[option.name] = option.metadata["read"](text)
+                if text is not None:
+                    values[option.name] = text is True or option.metadata["read"](text)
             except SettingsError as error:
                 raise SettingsError(f"{source}: {error}") from None
         switched = environ.get("NANGUARD")
@@ -207,10 +202,9 @@ class Settings:
             raise SettingsError(
                 "--nanguard-drill with --nanguard-on-nonfinite continue trains on a planted fault; use abort or skip"
             )
-        if self.drill and not self.on:
-            raise SettingsError("--nanguard-drill needs --nanguard")
-        if self.watch and not self.on:
-            raise SettingsError("--nanguard-watch needs --nanguard")
+        for option in ("drill", "watch"):
+            if getattr(self, option) and not self.on:
+                raise SettingsError(f"{flag_of(option)} needs --nanguard")
         if self.capture in SAVES_STEP and self.replay == "off":
             raise SettingsError(
                 f"--nanguard-capture {self.capture} needs --nanguard-replay auto, for which the step's data is kept"

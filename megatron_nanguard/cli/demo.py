@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -95,10 +94,15 @@ def _incidents(directory: Path) -> set[Path]:
 
 def _train(directory: Path) -> int:
     """Run the ranks, print the interesting lines, and write all lines to a file."""
+    from megatron_nanguard import cpurun
+
+    launcher = (sys.executable, "-m", "megatron_nanguard", "cpu-run", "--nproc", str(NUM_RANKS), "--timeout", "300")
+    guard = ("--nanguard", "--nanguard-dir", str(directory), "--nanguard-drill", DRILL)
+    training = (str(cpurun.pretrain_script()), *f"{MODEL} {LAYOUT} {CPU_KERNELS}".split())
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NANGUARD")}
     with (directory / LOG_NAME).open("w") as log:
         ranks = subprocess.Popen(
-            _command_line(directory),
+            (*launcher, *training, *guard),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -111,11 +115,3 @@ def _train(directory: Path) -> int:
             if INTERESTING.search(line):
                 click.echo(line, nl=False)
         return ranks.wait()
-
-
-def _command_line(directory: Path) -> Sequence[str]:
-    from megatron_nanguard import cpurun
-
-    ranks = (sys.executable, "-m", "megatron_nanguard", "cpu-run", "--nproc", str(NUM_RANKS), "--timeout", "300")
-    guard = ("--nanguard", "--nanguard-dir", str(directory), "--nanguard-drill", DRILL)
-    return (*ranks, str(cpurun.pretrain_script()), *MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), *guard)

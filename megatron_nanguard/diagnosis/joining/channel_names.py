@@ -56,9 +56,12 @@ class ChannelNames:
         """How many ranks have a place that is the same but for data and expert parallelism."""
 
     def __getitem__(self, channel: Channel) -> str:
-        """Name a channel; each is named once, since its ranks may be many."""
+        """Name a channel; a group is named once, since its ranks may be many."""
+        if channel.kind == "p2p":
+            sender, receiver = channel.ranks
+            return phrase("rank {sender} to rank {receiver}", sender=sender, receiver=receiver)
         if channel not in self._known:
-            self._known[channel] = self._words(channel)
+            self._known[channel] = joined(LISTED, (self._group(channel.ranks), name_ranks(channel.ranks)))
         return self._known[channel]
 
     def kind(self, message: Message, channel: Channel) -> str:
@@ -76,12 +79,6 @@ class ChannelNames:
             axis = "ep"
         contents = CONTENTS.get(message.carries)
         return _on_axis(axis, contents.format(communication=word) if contents else word)
-
-    def _words(self, channel: Channel) -> str:
-        ranks = channel.ranks
-        if channel.kind == "p2p":
-            return phrase("rank {sender} to rank {receiver}", sender=ranks[0], receiver=ranks[1])
-        return joined(LISTED, (self._group(ranks), name_ranks(ranks)))
 
     def _group(self, ranks: Sequence[int]) -> str:
         """What kind of group it is, where the members differ on one axis only; else empty."""

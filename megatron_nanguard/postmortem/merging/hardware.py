@@ -25,20 +25,18 @@ class DeviceMerger:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._of_rank: dict[int, RankDevice] = {}
-        self._hosts: set[str] = set()
 
     def add(self, postmortem: Postmortem) -> None:
         """Add the device of one rank."""
         rank, device, health = postmortem.coordinates.rank, postmortem.device, postmortem.health
         self._counts[device.backend, device.name, device.overflow_mode] += 1
-        self._hosts.add(postmortem.host)
         name = "" if device.index is None else f"{device.backend}:{device.index}"
         self._of_rank[rank] = RankDevice(rank, postmortem.host, health.device if health and name else name)
 
     @property
     def num_hosts(self) -> int:
         """Number of different hosts."""
-        return len(self._hosts)
+        return len({device.host for device in self._of_rank.values()})
 
     def counted(self) -> tuple[DeviceCount, ...]:
         """Return each model of device with the number of ranks on it."""

@@ -42,7 +42,7 @@ def describe(opened: OpenedIncident) -> Block | None:
             ),
             *(_not_tested(what) for cause in undecided for what in cause.not_tested),
         ),
-        notes=tuple(_notes(opened, ranked[DETAILED_CAUSES:])),
+        notes=tuple(_notes(opened, ranked)),
     )
 
 
@@ -60,11 +60,11 @@ def _not_tested(what: str) -> Point:
     return Point(phrase("not tested: {what}", what=what), "?", Tone.UNKNOWN)
 
 
-def _notes(opened: OpenedIncident, rest: list[RankedCause]) -> list[str]:
+def _notes(opened: OpenedIncident, ranked: Sequence[RankedCause]) -> list[str]:
     scale = LOWER_SCALE.get(opened.incident.replay.lower_scale)
-    less = phrase("less likely: {causes}", causes=joined(ALONGSIDE, map(judged, rest))) if rest else ""
-    num_scored = sum(1 for cause in opened.incident.causes if cause.cause != Cause.UNDECIDED)
-    scores = phrase("The numbers are scores of single causes; they need not add up to 1.") if num_scored > 1 else ""
+    rest = joined(ALONGSIDE, map(judged, ranked[DETAILED_CAUSES:]))
+    less = phrase("less likely: {causes}", causes=rest) if rest else ""
+    scores = phrase("The numbers are scores of single causes; they need not add up to 1.") if len(ranked) > 1 else ""
     return [note for note in (scale, less, scores) if note]
 
 
