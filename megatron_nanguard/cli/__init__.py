@@ -52,6 +52,8 @@ EXIT_CODES = {
 }
 """Every exit code of a command, and what it means."""
 
+SECONDS = click.FloatRange(min=0, min_open=True)
+
 
 class LazyGroup(click.Group):
     """A click group that takes its commands from the table and imports only the one that is called."""

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from megatron_nanguard.cli import SECONDS
+
 
 def rank_list(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
     """Parse rank numbers with commas between them, such as `0,7`."""
@@ -25,7 +27,7 @@ def rank_list(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option("--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     help="End the run this many seconds after the import, and print the stacks of all ranks.",
 )
 @click.option(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from megatron_nanguard.cli import say
+from megatron_nanguard.cli import SECONDS, say
 
 
 @click.command("grad-check")
@@ -18,10 +18,7 @@ from megatron_nanguard.cli import say
     help="File with the batch; see above.",
 )
 @click.option(
-    "--deadline",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    help="Seconds after which a rank counts as lost (default 300).",
+    "--deadline", type=SECONDS, default=300.0, help="Seconds after which a rank counts as lost (default 300)."
 )
 def command(model: str, batch: Path, deadline: float) -> int:
     """Run one forward and backward of your model on every rank; the answer is "rank 3 only", "all ranks" or "clean".

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megatron_nanguard.cli import say
+from megatron_nanguard.cli import SECONDS, say
 from megatron_nanguard.errors import SettingsError
 from megatron_nanguard.records.json.record_file import write_record
 
@@ -32,7 +32,7 @@ SIZE = click.IntRange(min=1)
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=120.0,
     help="Seconds that one operation may take before it counts as late (default 120).",
 )

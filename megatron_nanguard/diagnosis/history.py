@@ -69,20 +69,16 @@ def weigh_places(case: Case, scales: Scales, *, is_lasting: bool) -> None:
         else:
             scales.speaks_against(SLIGHT, words, "history")
     for earlier in same_step_elsewhere(case):
-        fact = phrase(
-            "{when} was bad too, on other devices ({ranks} there)",
-            when=_when(earlier, case),
-            ranks=name_ranks(_ranks(earlier)),
-        )
-        scales.speaks_against(STRONG, fact, "same step")
+        form = phrase("{when} was bad too, on other devices ({ranks} there)")
+        scales.speaks_against(STRONG, _fact(form, earlier, case), "same step")
     for earlier in with_other_data(case):
         if _is_elsewhere(earlier, case):
-            fact = phrase(
-                "{when} was bad on {ranks}, on other devices",
-                when=_when(earlier, case),
-                ranks=name_ranks(_ranks(earlier)),
-            )
-            scales.speaks_against(HINT, fact, "elsewhere")
+            form = phrase("{when} was bad on {ranks}, on other devices")
+            scales.speaks_against(HINT, _fact(form, earlier, case), "elsewhere")
+
+
+def _fact(form: Phrase, earlier: Incident, case: Case) -> Phrase:
+    return form.format(when=_when(earlier, case), ranks=name_ranks(_ranks(earlier)))
 
 
 def _ranks(earlier: Incident) -> tuple[int, ...]:

@@ -81,12 +81,7 @@ def _sample(case: Case) -> str:
     found = next(iter(case.audit_of("batch")), None)
     if found is None:
         return ""
-    return phrase(
-        "find the sample behind {name} on rank {rank}: it held {pattern} as it was fetched",
-        name=found.name,
-        rank=found.rank,
-        pattern=found.pattern,
-    )
+    return phrase("find the sample behind {name} on rank {rank}: it held {pattern} as it was fetched", **vars(found))
 
 
 def _memory(case: Case) -> str:

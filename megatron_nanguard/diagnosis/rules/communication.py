@@ -40,10 +40,5 @@ def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
         scales.speaks_for(HINT, fact, "sum")
         scales.speaks_against(HINT, phrase("a sum of finite values that are too large gives the same"))
     else:
-        fact = phrase(
-            "finite at every sender, {pattern} on arrival: {origin}, {output}",
-            pattern=origin.pattern,
-            origin=name,
-            output=origin.output,
-        )
+        fact = phrase("finite at every sender, {pattern} on arrival: {origin}, {output}", origin=name, **vars(origin))
         scales.speaks_for(DECISIVE, fact, "spoiled")

@@ -11,12 +11,7 @@ from megatron_nanguard.records.phrase import phrase
 def judge(case: Case, scales: Scales) -> None:
     """Look for bad values in the batch; a previous batch that is finite on the same state speaks for it too."""
     for finding in case.audit_of("batch"):
-        fact = phrase(
-            "{name} on rank {rank} holds {pattern} as it was fetched",
-            name=finding.name,
-            rank=finding.rank,
-            pattern=finding.pattern,
-        )
+        fact = phrase("{name} on rank {rank} holds {pattern} as it was fetched", **vars(finding))
         scales.speaks_for(DECISIVE, fact, "batch")
     for origin in case.external_origins("tensor"):
         fact = phrase("the walk back ends at a tensor from outside of the model: {origin}", origin=case.name(origin))

@@ -30,9 +30,7 @@ def judge(case: Case, scales: Scales) -> None:
     if case.incident.clip_coefficient is not None and math.isnan(case.incident.clip_coefficient) and not is_bad:
         scales.speaks_for(DECISIVE, phrase("the clip coefficient is NaN though every gradient is finite"))
     for finding in case.audit_of("weight_only"):
-        fact = phrase(
-            "{name} is bad on rank {rank} only in the copy the model reads", name=finding.name, rank=finding.rank
-        )
+        fact = phrase("{name} is bad on rank {rank} only in the copy the model reads", **vars(finding))
         scales.speaks_for(HINT, fact, "copy")
     if case.went_away:
         scales.speaks_against(HINT, phrase("the same code was finite in the replay"))

@@ -22,13 +22,8 @@ def judge(case: Case, scales: Scales) -> None:
     """Look for bad state in the audit before the step, and for origins that are parameters or buffers."""
     findings = case.audit_of(*STATE)
     for finding in findings:
-        fact = phrase(
-            "{kind} of {name} was {pattern} on rank {rank} before the step",
-            kind=WORDS[finding.kind],
-            name=finding.name,
-            pattern=finding.pattern,
-            rank=finding.rank,
-        )
+        values = {**vars(finding), "kind": WORDS[finding.kind]}
+        fact = phrase("{kind} of {name} was {pattern} on rank {rank} before the step", **values)
         scales.speaks_for(DECISIVE, fact, "audit")
     for origin in case.external_origins("parameter", "buffer"):
         fact = phrase("the walk back ends at the state: {origin}", origin=case.name(origin))

@@ -103,9 +103,7 @@ def _marks(incident: Incident) -> dict[Slot, list[TimelineMark]]:
         who = name_ranks(origin.members)
         words = phrase("origin on {who}", who=who)
         if origin.module:
-            words = phrase(
-                "origin on {who}: {operator} in {module}", who=who, operator=origin.operator, module=origin.module
-            )
+            words = phrase("origin on {who}: {operator} in {module}", who=who, **vars(origin))
         marks[origin.microbatch, origin.phase].append(TimelineMark("origin", words, who))
     for losses in incident.losses:
         if losses.nonfinite_ranks:
