@@ -11,15 +11,20 @@ from typing import Any
 import megatron.training.training as host
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.backends import LocalSpecProvider
+from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLPSubmodules
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.experts import GroupedMLPSubmodules, TEGroupedMLP
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
-from tests.opaque import faults, options
+from tests.opaque import faults, options, permutation, rope
+from tests.opaque.attention import DotProductAttention
+from tests.opaque.grouped_linear import ColumnParallelGroupedLinear, RowParallelGroupedLinear
 from tests.opaque.layernorm_linear import LayerNormColumnParallelLinear, Norm
 from tests.opaque.layernorm_mlp import LayerNormMLP
 from tests.opaque.linear import ColumnParallelLinear, RowParallelLinear
@@ -48,9 +53,23 @@ class OpaqueSpecProvider(LocalSpecProvider):  # type: ignore[misc]  # mypy does 
         """For a norm of its own."""
         return Norm
 
+    def core_attention(self) -> type:
+        """For softmax attention."""
+        return DotProductAttention
+
+    def grouped_mlp_modules(self, moe_use_grouped_gemm: bool) -> Any:
+        """For experts; always grouped: Megatron's own option for that asks for Transformer Engine."""
+        submodules = GroupedMLPSubmodules(
+            linear_fc1=ColumnParallelGroupedLinear, linear_fc2=RowParallelGroupedLinear, activation_func=None
+        )
+        return partial(TEGroupedMLP, submodules=submodules)
+
 
 def layer_spec(config: Any) -> ModuleSpec:
     """The layer of a GPT, as Megatron has it for Transformer Engine."""
+    install()
+    config.transformer.moe_permute_fusion = config.transformer.num_moe_experts is not None
+    config.transformer.apply_rope_fusion = config.position_embedding_type == "rope"
     backend = OpaqueSpecProvider()
     num_experts = config.transformer.num_moe_experts
     return ModuleSpec(
@@ -61,7 +80,7 @@ def layer_spec(config: Any) -> ModuleSpec:
                 params={"attn_mask_type": AttnMaskType.causal},
                 submodules=SelfAttentionSubmodules(
                     linear_qkv=LayerNormColumnParallelLinear,
-                    core_attention=backend.core_attention(),
+                    core_attention=DotProductAttention,
                     linear_proj=RowParallelLinear,
                     q_layernorm=IdentityOp,
                     k_layernorm=IdentityOp,
@@ -80,6 +99,17 @@ def _mlp(backend: OpaqueSpecProvider, num_experts: int | None, grouped_gemm: boo
         submodules = MLPSubmodules(linear_fc1=LayerNormColumnParallelLinear, linear_fc2=RowParallelLinear)
         return partial(LayerNormMLP.as_mlp_submodule, submodules=submodules)
     return get_mlp_module_spec_for_backend(backend, num_experts=num_experts, moe_grouped_gemm=grouped_gemm)
+
+
+def install() -> None:
+    """Put the Functions that Megatron calls without a module where those of Transformer Engine would be."""
+    rope_utils.fused_apply_rotary_pos_emb = rope.fused_apply_rotary_pos_emb
+    moe_utils.HAVE_TE = True
+    moe_utils.fused_permute = permutation.moe_permute
+    moe_utils.fused_permute_with_probs = permutation.moe_permute_with_probs
+    moe_utils.fused_unpermute = permutation.moe_unpermute
+    moe_utils.fused_sort_chunks_by_index = permutation.moe_sort_chunks_by_index
+    moe_utils.fused_sort_chunks_by_index_with_probs = permutation.moe_sort_chunks_by_index_with_probs
 
 
 host.train = faults.planted(host.train)

@@ -21,11 +21,12 @@ OPAQUE = ("--spec", "tests.opaque.spec", "layer_spec")
 FUSED = {"OPAQUE_MLP": "fused", "OPAQUE_WGRAD": "fused"}
 ALWAYS = ("D2",)
 LIKE_LOCAL: Mapping[str, tuple[str, ...]] = {
-    "D2": (),
+    "D2": ("--position-embedding-type", "rope"),
     "A": NO_DROPOUT,
     "B": NO_DROPOUT,
+    "H": ("--group-query-attention", "--num-query-groups", "2"),
 }
-"""Layouts, and what to add so that neither spec draws random numbers."""
+"""Layouts, and what to add: nothing that draws random numbers, and more kinds of attention."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +40,7 @@ def by_layout(*names: str) -> list[object]:
 
 
 @pytest.mark.parametrize("env", [{}, FUSED], ids=["parts", "fused"])
-@pytest.mark.parametrize("layout", by_layout("D2", "A", "AR", "B", "E", "G"))
+@pytest.mark.parametrize("layout", by_layout("D2", "A", "AR", "B", "C", "E", "F", "G", "H"))
 def test_three_healthy_steps_end_in_the_same_bits_with_and_without_the_guard(
     end_states: EndStates, layout: str, env: Mapping[str, str]
 ) -> None:
