@@ -24,7 +24,7 @@ def uninstall() -> None:
     from megatron_nanguard.cpurun import mapping, stand_ins
 
     stand_ins.restore()
-    mapping.uninstall()
+    mapping.changed.restore()
 
 
 def pretrain_script() -> Path:

@@ -40,12 +40,11 @@ class Executions:
     checkpointing the others are not recomputed at all.
     """
 
-    def __init__(self, chunk: ModelChunk) -> None:
+    def __init__(self) -> None:
         self._is_open = False
         self._microbatch = -1
         self._without_grad: deque[int] = deque()
         self._with_grad: deque[int] = deque()
-        self._handle = chunk.register_forward_pre_hook(self._chunk_begins)
 
     def step_begins(self) -> None:
         """Count from 0 again."""
@@ -67,11 +66,8 @@ class Executions:
         (self._with_grad if torch.is_grad_enabled() else self._without_grad).append(self._microbatch)
         return Execution(self._microbatch, "forward")
 
-    def remove(self) -> None:
-        """Take the hook off the chunk."""
-        self._handle.remove()
-
-    def _chunk_begins(self, chunk: ModelChunk, args: object) -> None:
+    def chunk_begins(self, chunk: ModelChunk, args: object) -> None:
+        """Called before each forward of the chunk."""
         if self._is_open and not is_inside_backward():
             self._microbatch += 1
 
@@ -87,8 +83,8 @@ class ModuleDrill(PlantedDrill):
     def __init__(self, trigger: Trigger, model: DrilledModel) -> None:
         super().__init__(trigger)
         self.module, chunk = find_module(trigger.drill, model)
-        self.executions = Executions(chunk)
-        self.handles: list[RemovableHandle] = []
+        self.executions = Executions()
+        self.handles: list[RemovableHandle] = [chunk.register_forward_pre_hook(self.executions.chunk_begins)]
 
     def step_begins(self, step: int) -> None:
         super().step_begins(step)
@@ -99,7 +95,6 @@ class ModuleDrill(PlantedDrill):
         self.executions.step_ends()
 
     def remove(self) -> None:
-        self.executions.remove()
         for handle in self.handles:
             handle.remove()
 

@@ -1,4 +1,4 @@
-"""Makes device "cuda" the CPU: changes about 200 attributes of torch, which `uninstall()` restores.
+"""Makes device "cuda" the CPU: changes about 200 attributes of torch, which `changed` can restore.
 
 Faked are device queries, streams, memory numbers, the device's random generator, the device of tensors, and nccl.
 The numbers are real: torch's CPU kernels compute them, and collectives run on gloo.
@@ -57,8 +57,3 @@ def install() -> None:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     for piece in _PIECES:
         piece(changed, torch)
-
-
-def uninstall() -> None:
-    """Restore every attribute that `install()` changed."""
-    changed.restore()
