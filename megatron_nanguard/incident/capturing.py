@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 
 from megatron_nanguard.capture import Captured, without_tensors
@@ -38,14 +37,12 @@ class Capturer:
     Args:
         run: directory of the run.
         incident: directory of the incident, relative to the run.
-        device: on which the voters exchange.
     """
 
     voters: Voters
     run: RunDirectory
     incident: str
     watchdog: Watchdog
-    device: torch.device
 
     def capture(self, collector: Collector) -> None:
         """Collect and write.
@@ -58,26 +55,26 @@ class Capturer:
             captured = collector.collect()
         saves_step = collector.level in SAVES_STEP
         if saves_step:
-            captured = self._if_there_is_room(captured, collector.level)
+            captured = self._if_there_is_room(captured, collector)
         with Shield()("incident, writing the capture"):
             if captured is not None and captured.has_content:
                 self._write(captured)
         if saves_step:
             # The largest file takes longer than a collective may wait for its rank.
             self.watchdog.wait_for_all(f"captured/{self.incident}/{self.voters.ranks[0]}")
-            all_done(True, self.voters, self.device)
+            all_done(True, self.voters, collector.guarded.torch_device)
 
-    def _if_there_is_room(self, captured: Captured | None, level: str) -> Captured | None:
+    def _if_there_is_room(self, captured: Captured | None, collector: Collector) -> Captured | None:
         mine = NO_FILE
         with Shield()("incident, room for the capture"):
             if captured is not None:
                 mine = (captured.num_bytes, free_bytes(self.run.path))
-        sizes, free = zip(*exchange(mine, self.voters, self.device), strict=True)
+        sizes, free = zip(*exchange(mine, self.voters, collector.guarded.torch_device), strict=True)
         self.watchdog.stage("capture", seconds=max(sizes) / SLOWEST_BYTES_PER_SECOND)
         if sum(sizes) <= min(free):
             return captured
         why_not = (
-            f"--nanguard-capture {level} takes {in_words(sum(sizes))} over all ranks, "
+            f"--nanguard-capture {collector.level} takes {in_words(sum(sizes))} over all ranks, "
             f"{in_words(min(free))} are free in --nanguard-dir"
         )
         if dist.get_rank() == self.voters.ranks[0]:

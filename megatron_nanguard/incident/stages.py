@@ -296,6 +296,4 @@ class _Stages:
             return
         why_not = why_no_replay or ("" if gradients is not None else "the gradients of this rank could not be digested")
         collector = Collector(self._guarded, self._alarm.optimizer, level, replayed.calls, gradients or {}, why_not)
-        Capturer(self._voters, self._run.directory, self._incident, self._watchdog, self._guarded.torch_device).capture(
-            collector
-        )
+        Capturer(self._voters, self._run.directory, self._incident, self._watchdog).capture(collector)

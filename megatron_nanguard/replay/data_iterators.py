@@ -47,8 +47,12 @@ class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic
         return self
 
     def __next__(self) -> Any:
-        if self._self_again is not None:
-            return self._next_again()
+        again, consumed = self._self_again, self._self_consumed
+        if again is not None:
+            if len(consumed) == len(again):
+                raise ReplayError(f"the replay asks for more than the {len(again)} micro-batches of the step")
+            consumed.append(copied(again[len(consumed)]))
+            return consumed[-1]
         item = next(self.__wrapped__)
         if not self._self_fault:
             try:
@@ -66,14 +70,6 @@ class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic
         if callable(found) and not name.startswith("__"):
             self._self_other_uses.append(name)
         return found
-
-    def _next_again(self) -> Any:
-        assert self._self_again is not None
-        if len(self._self_consumed) == len(self._self_again):
-            raise ReplayError(f"the replay asks for more than the {len(self._self_again)} micro-batches of the step")
-        item = copied(self._self_again[len(self._self_consumed)])
-        self._self_consumed.append(item)
-        return item
 
 
 class Recording:

@@ -82,7 +82,7 @@ def capture(
     )
     before_writing()
     watchdog = Watchdog(own_client(f"capture {root}"), 0, world_size, 30.0, 0.0, lambda code: None)
-    Capturer(Voters((0,), None), run, INCIDENT, watchdog, guarded.torch_device).capture(collector)
+    Capturer(Voters((0,), None), run, INCIDENT, watchdog).capture(collector)
     incident = run.path / INCIDENT
     if incident.is_dir():
         (incident / "incident.json").write_text("{}")
