@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.arbitration import repro
@@ -31,6 +32,24 @@ CANNOT_RUN: Final = (
 missing. Second line: a reference got arguments that it does not expect."""
 
 
+class Repeats(NamedTuple):
+    """What came of running a call again.
+
+    Attributes:
+        repeats: how often it ran.
+        bad: how often the result was bad.
+        zero_filled: how many of the runs found zeros in fresh memory.
+        zero_filled_bad: how many of these were bad.
+        why_not: why it did not run.
+    """
+
+    repeats: int = 0
+    bad: int = 0
+    zero_filled: int = 0
+    zero_filled_bad: int = 0
+    why_not: str = ""
+
+
 def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_TRIED) -> Arbitration:
     """Run the call again here and in higher precision, and add the answer of a peer.
 
@@ -41,11 +60,11 @@ def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_T
     Sync: waits for the device; the state of its random generator is restored.
     """
     saved = call.saved
-    bad, done, why_not = 0, 0, saved.why_not
+    done = Repeats(why_not=saved.why_not)
     fp64 = fp32 = NOT_TRIED
     out_of_range = False
     if not saved.why_not:
-        bad, done, why_not = repeat(call, repeats)
+        done = repeat(call, repeats)
         fp64, out_of_range = refer(call, torch.float64)
         is_single = all(tensor.dtype != torch.float64 for tensor in call.tensors.values())
         fp32 = refer(call, torch.float32)[0] if is_single else NOT_TRIED
@@ -55,8 +74,10 @@ def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_T
         event=saved.event,
         module=saved.module,
         inputs_bad=not all(meta.is_finite for meta in (saved.full_tensors or saved.tensors).values()),
-        repeats=done,
-        repeats_bad=bad,
+        repeats=done.repeats,
+        repeats_bad=done.bad,
+        zero_filled=done.zero_filled,
+        zero_filled_bad=done.zero_filled_bad,
         peer=peer if isinstance(peer, str) else peer.outcome,
         peer_rank=None if isinstance(peer, str) else peer.rank,
         peer_device="" if isinstance(peer, str) else peer.device,
@@ -65,32 +86,43 @@ def arbitrate(call: CaughtCall, repeats: int = 8, peer: PeerAnswer | str = NOT_T
         out_of_range=out_of_range,
         reference=_reference_name(saved),
         captured=not saved.why_not,
-        note="; ".join(filter(None, (*saved.notes, why_not))),
+        note="; ".join(filter(None, (*saved.notes, done.why_not))),
     )
 
 
-def repeat(call: CaughtCall, repeats: int) -> tuple[int, int, str]:
+def repeat(call: CaughtCall, repeats: int) -> Repeats:
     """Run the call on the kind of device it ran on.
 
-    Returns:
-        How often the result was bad, how often the call ran, and why it did not run.
+    Memory that a Function reads before it writes it may hold NaN each time: the allocator hands out what a run before
+    has left. So every second run of a Function finds zeros there.
+
     Sync: waits for the device.
     """
     plain, tensors = whole(call)
     device = torch.device(_device_type(plain))
-    num_bad = 0
+    bad: list[bool] = []
+    filled: list[bool] = []
     try:
-        for _ in range(repeats):
-            num_bad += repro.is_bad(plain, run_once(call, plain, tensors, device))
+        for number in range(repeats):
+            fills = call.saved.kind != "operator" and number % 2 == 1
+            found = filled if fills else bad
+            found.append(repro.is_bad(plain, run_once(call, plain, tensors, device, fills_with_zeros=fills)))
     except CANNOT_RUN as error:
-        return 0, 0, repro.first_line(error)
-    return num_bad, repeats, ""
+        return Repeats(why_not=repro.first_line(error))
+    return Repeats(repeats, sum(bad) + sum(filled), len(filled), sum(filled))
 
 
-def run_once(call: CaughtCall, plain: Json, tensors: Mapping[str, Tensor], device: torch.device) -> Outputs:
+def run_once(
+    call: CaughtCall,
+    plain: Json,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    *,
+    fills_with_zeros: bool = False,
+) -> Outputs:
     """Make the call once; the state of the random generator is restored."""
     function = call.function or _function(call.saved)
-    with _same_generator(plain, device), Alone():  # type: ignore[no-untyped-call]
+    with _same_generator(plain, device), Alone(fills_with_zeros):
         return repro.run(plain, tensors, device, function)
 
 
@@ -191,8 +223,16 @@ def _same_generator(plain: Json, device: torch.device) -> Iterator[None]:
         device_of(device.type).set_rng_state(state)
 
 
-class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises CannotRun for every communication: one rank alone would wait for the others for ever."""
+class Alone(TorchDispatchMode):
+    """Raises CannotRun for every communication: one rank alone would wait for the others for ever.
+
+    Args:
+        fills_with_zeros: write zeros into the memory that every ``empty`` returns.
+    """
+
+    def __init__(self, fills_with_zeros: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._fills_with_zeros = fills_with_zeros
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -205,4 +245,8 @@ class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run every other operator."""
         if getattr(func, "namespace", "") in COMMUNICATION:
             raise CannotRun(COMMUNICATES)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        is_empty = isinstance(func, OpOverload) and func._schema.name.startswith(("aten::empty", "aten::new_empty"))
+        if self._fills_with_zeros and is_empty and isinstance(result, Tensor):
+            result.detach().zero_()
+        return result

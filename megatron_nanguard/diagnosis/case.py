@@ -66,6 +66,14 @@ class Case:
         when = place_words(origin.phase, origin.microbatch)
         return phrase("{what} ({ranks}, {when})", what=what, ranks=ranks, when=when)
 
+    def origin_of(self, call: Arbitration) -> Origin | None:
+        """The origin that a suspect call was saved for; None where it has another name, such as an operator's."""
+        place = call.rank, call.module, call.operator
+        return next(
+            (each for each in self.incident.origin if (each.rank, each.module, each.operator) == place),
+            None,
+        )
+
     @property
     def ranks_alike(self) -> tuple[int, ...]:
         """The ranks whose origin has the module, operator and phase of the first one; empty for a single rank."""

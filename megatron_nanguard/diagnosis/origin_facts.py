@@ -80,6 +80,25 @@ def has_only_ordinary_inputs(origin: Origin) -> bool:
     return bool(sizes) and not is_steep and all(size is not None and size < ORDINARY for size in sizes)
 
 
+def is_region(origin: Origin) -> bool:
+    """Whether it is a call that hides its kernels: the forward or backward of an autograd.Function, or of a module."""
+    return origin.kind is OriginKind.UNSEEN and origin.operator.endswith((".forward", "Backward"))
+
+
+def has_hidden_input(origin: Origin) -> bool:
+    """Whether something went into a region that was not looked at, or that may be too large for it."""
+    return is_region(origin) and (bool(origin.not_seen) or not origin.inputs or has_huge_input(origin))
+
+
+def has_only_ordinary_arguments(origin: Origin) -> bool:
+    """Whether all that went into a region was looked at, is finite and of a size that overflows nowhere."""
+    return (
+        not origin.not_seen
+        and all(each.pattern == "finite" for each in origin.inputs)
+        and (has_only_ordinary_inputs(origin))
+    )
+
+
 def nan_argument(origin: Origin) -> TensorFacts | None:
     """The argument that is a plain number and NaN; None without one. A plain Inf may be meant, so it does not count."""
     return next((each for each in origin.inputs if each.dtype == NUMBER and each.pattern == "nan"), None)

@@ -28,6 +28,11 @@ def is_always_bad(call: Arbitration) -> bool:
     return 0 < call.repeats == call.repeats_bad
 
 
+def depends_on_memory(call: Arbitration) -> bool:
+    """Whether it was bad, but never where fresh memory was filled with zeros before it was used."""
+    return call.repeats_bad > 1 and call.zero_filled > 1 and not call.zero_filled_bad
+
+
 def conclusion(call: Arbitration, origins: Sequence[Origin] = ()) -> str:
     """Say in one sentence what the runs of one call prove together.
 
@@ -41,6 +46,10 @@ def conclusion(call: Arbitration, origins: Sequence[Origin] = ()) -> str:
         return _of_bad_inputs(call, origins)
     if call.repeats_bad == 0:
         return phrase("Never bad again on the same inputs: it was a passing fault, or something wrote into its memory.")
+    if depends_on_memory(call):
+        return phrase(
+            "Bad, but never where fresh memory is filled with zeros first: it reads memory before it writes it."
+        )
     if call.repeats_bad < call.repeats:
         return phrase(
             "{bad} of {repeats} runs on equal inputs are bad: the device or unwritten memory, not the values.",
@@ -77,6 +86,8 @@ def _of_always_bad(call: Arbitration) -> Phrase:
         return phrase("Not finite in higher precision either: the values are at fault, not the device.")
     if reference == "finite":
         return _differs_from_reference(call)
+    if call.peer == "bad" and not call.peer_is_alike:
+        return phrase("Bad every time, also on another device: the operator is at fault, or what went in.")
     return phrase(
         "Bad every time on its own device, and nothing to compare with: a device cannot be told from the call."
     )

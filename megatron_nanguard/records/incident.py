@@ -44,6 +44,7 @@ class Origin:
         ranks: the ranks that share the origin, ascending: the members of a collective that spoiled its result.
         times: how many events like this one there were on the rank.
         path: from here towards the gradient.
+        not_seen: names of arguments of a region that could not be looked at.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class Origin:
     ranks: tuple[int, ...] = ()
     times: int = 1
     path: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -136,6 +136,7 @@ class TracedOrigin:
             of what went in was recorded.
         times: how many events like this one there were.
         path: from here towards the gradient, `operator in module`, at most a few hundred.
+        not_seen: names of arguments of a region that could not be looked at.
         reader: where it is a tensor from before the trace, the event of the first operator on that path; the first to
             read the tensor may have left out what is bad in it. Null elsewhere.
     """
@@ -148,6 +149,7 @@ class TracedOrigin:
     inputs: tuple[TensorFacts, ...] = ()
     times: int = 1
     path: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
     reader: int | None = None
 
 

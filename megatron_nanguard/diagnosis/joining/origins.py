@@ -50,6 +50,7 @@ def traced(trace: RankTrace, found: TracedOrigin) -> Origin:
         function_line=place.function_line,
         times=found.times,
         path=found.path,
+        not_seen=found.not_seen,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatron_nanguard.diagnosis import health, history
 from megatron_nanguard.diagnosis.case import Case
-from megatron_nanguard.diagnosis.suspect_call import name_call
+from megatron_nanguard.diagnosis.suspect_call import depends_on_memory, name_call
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.trace import OriginKind
@@ -34,10 +34,10 @@ def judge(case: Case, scales: Scales) -> None:
         if bad == 0:
             fact = phrase("{call} is finite {n} times of {n} on the inputs it failed on", call=name, n=repeats)
             scales.speaks_for(STRONG + HINT, fact, "repeat")
-        elif bad < repeats:
+        elif bad < repeats and not depends_on_memory(call):
             fact = phrase("{call} is bad {bad} times of {n} on equal inputs", call=name, bad=bad, n=repeats)
             scales.speaks_for(STRONG + HINT, fact, "sometimes")
-        else:
+        elif bad == repeats:
             fact = phrase("{call} is bad {n} times of {n}", call=name, n=repeats)
             scales.speaks_against(DECISIVE, fact, "repeat")
     if repeated or plain == "no":

@@ -17,7 +17,8 @@ MEASURED_OUTSIDE = phrase("values from {lowest:g} to {highest:g}, outside of its
 
 def judge(case: Case, scales: Scales) -> None:
     """Look for overflow, for values outside the domain, and for a reference that is bad as well."""
-    for origin in case.origins_of(OriginKind.OPERATOR, OriginKind.COMMUNICATION):
+    regions = filter(origin_facts.is_region, case.incident.origin)
+    for origin in (*case.origins_of(OriginKind.OPERATOR, OriginKind.COMMUNICATION), *regions):
         _weigh_origin(origin, case, scales)
     for call in case.usable_calls:
         _weigh_call(call, scales)
@@ -53,6 +54,10 @@ def _weigh_origin(origin: Origin, case: Case, scales: Scales) -> None:
         )
         fact = phrase("overflow to Inf: {origin}", origin=case.name(origin))
         scales.speaks_for(STRONG if expected else HINT, fact, "overflow")
+    elif origin_facts.is_region(origin) and origin_facts.has_huge_input(origin):
+        largest = max(each.absmax or 0.0 for each in origin.inputs)
+        fact = phrase("values up to {largest:.3g} went in: {origin}", largest=largest, origin=case.name(origin))
+        scales.speaks_for(HINT, fact, "huge")
 
 
 def _outside_of_domain(origin: Origin, case: Case) -> str:

@@ -6,8 +6,10 @@ from typing import Final
 
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.case import Case
+from megatron_nanguard.diagnosis.suspect_call import depends_on_memory, is_always_bad, name_call
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.phrase import name_ranks, phrase
+from megatron_nanguard.records.suspect_call import Arbitration
 from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind
 
 ONLY_LOSSES: Final = phrase(
@@ -35,7 +37,8 @@ def judge(case: Case, scales: Scales) -> None:
             # An operator that was seen to write the whole of it can leave such positions by chance.
             weight = HINT if origin.kind is OriginKind.OPERATOR else STRONG + HINT
             scales.speaks_for(weight, fact, "layout")
-        if origin.kind is OriginKind.UNSEEN and "expert" in origin.module:
+        is_hidden = origin.kind is OriginKind.UNSEEN and not origin_facts.is_region(origin)
+        if is_hidden and "expert" in origin.module:
             fact = phrase(
                 "an expert's gradient that nobody was seen to write: {origin}",
                 origin=case.name(origin),
@@ -44,8 +47,26 @@ def judge(case: Case, scales: Scales) -> None:
     if case.incident.changed_after_fetch:
         ranks = name_ranks(sorted({spot.rank for spot in case.incident.changed_after_fetch}))
         scales.speaks_for(DECISIVE, phrase("the batch of {ranks} changed after it had been fetched", ranks=ranks))
+    for call in case.usable_calls:
+        _weigh_call(call, scales)
     _weigh_passes(case, scales)
     _weigh_history(case, scales)
+
+
+def _weigh_call(call: Arbitration, scales: Scales) -> None:
+    """A call whose result follows the memory that it is given reads some of it before it writes it."""
+    name, filled = name_call(call), call.zero_filled
+    if depends_on_memory(call):
+        fact = phrase(
+            "{call} is bad {bad} times of {n}, and never where fresh memory is filled with zeros first",
+            call=name,
+            bad=call.repeats_bad,
+            n=call.repeats - filled,
+        )
+        scales.speaks_for(DECISIVE, fact, "filled")
+    elif filled and is_always_bad(call):
+        fact = phrase("{call} is bad {n} times of {n}, whatever fresh memory holds", call=name, n=call.repeats)
+        scales.speaks_against(STRONG, fact, "filled")
 
 
 def _weigh_passes(case: Case, scales: Scales) -> None:

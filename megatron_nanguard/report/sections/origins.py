@@ -94,6 +94,8 @@ def _what(origin: Origin) -> Iterator[tuple[str, str]]:
 def _tensors(origin: Origin) -> Iterator[tuple[str, str]]:
     for tensor in origin.inputs:
         yield CAME_IN, _tensor(tensor, ARGUMENT)
+    if origin.not_seen:
+        yield CAME_IN, phrase("not looked at: {names}", names=", ".join(origin.not_seen))
     if not origin.inputs and origin.kind in (*CALLS, OriginKind.COMMUNICATION):
         yield CAME_IN, phrase("not recorded")
     if origin.facts:

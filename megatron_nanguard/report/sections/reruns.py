@@ -118,10 +118,15 @@ def _result(replay: ReplaySummary, kind: str) -> str:
 def _call_rows(call: Arbitration, origins: Sequence[Origin]) -> Iterator[tuple[str, str]]:
     yield phrase("call"), joined(LISTED, (name_call(call), call.module))
     if call.repeats:
-        yield (
-            phrase("same device"),
-            phrase("NaN or Inf in {bad} of {repeats} runs", bad=call.repeats_bad, repeats=call.repeats),
-        )
+        outcome: str = phrase("NaN or Inf in {bad} of {repeats} runs", bad=call.repeats_bad, repeats=call.repeats)
+        if call.zero_filled:
+            filled = phrase(
+                "in {bad} of the {number} with fresh memory filled with zeros first",
+                bad=call.zero_filled_bad,
+                number=call.zero_filled,
+            )
+            outcome = joined(LISTED, (outcome, filled))
+        yield phrase("same device"), outcome
     if call.peer != NOT_TRIED:
         yield phrase("another device"), _peer(call)
     by = call.reference if call.reference not in ("", "aten") else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from megatron_nanguard.diagnosis import origin_facts
 from megatron_nanguard.diagnosis.texts import meaning
 from megatron_nanguard.records.causes import Cause
 from megatron_nanguard.records.incident import Incident, Origin
@@ -24,6 +25,7 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.next_steps import is_running, screening, useful_reproduction, without_command
 
 MADE: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}, {when}{others}.")
+REGION: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}{result}, {when}{others}.")
 SENTENCES: Final = {
     OriginKind.OUTSIDE: phrase(
         "Step {step}: {who} had {what} before the step began: {operator}, first read in {when}{others}."
@@ -84,12 +86,15 @@ def _why_unknown(replay: ReplaySummary) -> str:
 def _origin(opened: OpenedIncident) -> str:
     first, more = opened.incident.origin[0], len(opened.incident.origin) - 1
     sentence = SENTENCES.get(first.kind, MADE) if first.kind else MADE
+    if origin_facts.is_region(first):
+        sentence = REGION
     return sentence.format(
         step=opened.incident.step,
         who=_who(opened, first),
         what=phrase("values out of range") if first.pattern == "finite" else pattern_words(first.pattern),
         operator=first.operator,
         output=first.output,
+        result="" if not first.output or first.output.isdecimal() else phrase(", {output}", output=first.output),
         module=phrase(" in {module}", module=first.module) if first.module else "",
         when=place_words(first.phase, first.microbatch),
         line=phrase(", {line}", line=first.source_line) if first.source_line else "",

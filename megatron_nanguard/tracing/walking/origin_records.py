@@ -67,8 +67,14 @@ def origin_record(walk: Walk, points: list[Writer], output_names: Mapping[Writer
         inputs=_inputs(walk, event),
         times=len({_call_of(walk.events[point.event], point) for point in points}),
         path=_path(walk, first),
+        not_seen=_not_seen(event),
         reader=_reader(walk, first) if event.kind is EventKind.EXTERNAL else None,
     )
+
+
+def _not_seen(event: TracedEvent) -> tuple[str, ...]:
+    """Arguments of the region of an unseen write that could not be looked at."""
+    return tuple(event.region.not_seen) if event.is_unseen_write and event.region is not None else ()
 
 
 def _reader(walk: Walk, point: Writer) -> int | None:

@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 from megatron_nanguard.arbitration.call_catcher import unsaved_call
-from megatron_nanguard.arbitration.repetition import Alone, arbitrate, refer, repeat
+from megatron_nanguard.arbitration.repetition import Alone, Repeats, arbitrate, refer, repeat
 from megatron_nanguard.arbitration.repro import CannotRun
 from megatron_nanguard.records.suspect_call import Arbitration, PeerAnswer
-from tests.unit.arbitration.calls import bad_first_element, catch
+from megatron_nanguard.tracing.marker_fill import MarkerFill
+from tests.unit.arbitration.calls import bad_first_element, catch, listening
 
 NEGATIVE = torch.tensor([[1.0, -1.0]])
 
@@ -69,7 +70,7 @@ def test_an_infinity_does_not_stand_for_a_nan_that_is_gone() -> None:
     call = catch(torch.tensor([1.0, 0.0]).log, "aten.log.default", spoil=bad_first_element)
 
     assert call.saved.outputs[0].negative_inf == 1
-    assert repeat(call, 2) == (0, 2, "")
+    assert repeat(call, 2) == Repeats(2)
     assert refer(call, torch.float64) == ("finite", False)
 
 
@@ -85,7 +86,7 @@ def test_a_draw_is_repeated_with_the_same_numbers_and_the_generator_is_left_as_i
     expected = torch.rand(3)
     torch.manual_seed(7)
 
-    assert repeat(drawn, 4) == (0, 4, "")
+    assert repeat(drawn, 4) == Repeats(4)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -137,3 +138,32 @@ def test_a_collective_is_refused_before_it_begins(world_of_one: None) -> None:
 
     with Alone():
         assert torch.equal(x * 2, torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize(("is_fault", "expected"), [(True, Repeats(4, 2, 2, 0)), (False, Repeats(4, 0, 2, 0))])
+def test_a_function_that_reads_memory_before_it_writes_it_is_finite_in_zeros(is_fault: bool, expected: Repeats) -> None:
+    """The allocator hands out NaN that a call before has left; here fresh memory is filled with it."""
+
+    class Accumulates(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            workspace = torch.empty(2)
+            return x + workspace if is_fault else workspace.copy_(x) * 2
+
+    with MarkerFill():
+        with listening("Accumulates.forward") as catcher:
+            Accumulates.apply(torch.ones(2))
+        assert repeat(catcher.call, 4) == expected
+
+
+def test_a_function_that_is_wrong_is_bad_in_zeros_too() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return torch.empty_like(x).copy_(x) / 0 - x / 0
+
+    with listening("Wrong.forward") as catcher:
+        Wrong.apply(torch.ones(2))
+
+    found = arbitrate(catcher.call, 4)
+    assert (found.repeats, found.repeats_bad, found.zero_filled, found.zero_filled_bad) == (4, 4, 2, 2)

@@ -21,6 +21,11 @@ WRONG = {**ALWAYS, "reference_fp64": "finite"}
         ({}, "It could not be run again"),
         ({**ALWAYS, "inputs_bad": True}, "It was given NaN or Inf"),
         ({"repeats": 8, "repeats_bad": 2}, "2 of 8 runs on equal inputs are bad"),
+        ({"repeats": 8, "repeats_bad": 4, "zero_filled": 4}, "Bad, but never where fresh memory is filled with zeros"),
+        (
+            {**ALWAYS, "peer": "bad", "peer_rank": 1, "peer_is_alike": False},
+            "Bad every time, also on another device: the operator is at fault",
+        ),
         ({"repeats": 8}, "Never bad again on the same inputs"),
         (
             {**ALWAYS, "peer": "finite", "peer_rank": 1, "peer_is_alike": False},

@@ -90,3 +90,9 @@ def test_earlier_incidents_on_other_ranks_speak_against_one_device() -> None:
 
 def test_a_call_that_fails_each_time_is_not_transient() -> None:
     assert judge(case(arbitrations=(arbitration(repeats=8, repeats_bad=8),))) is None
+
+
+def test_a_call_that_follows_its_memory_is_not_transient() -> None:
+    follows = arbitration(repeats=8, repeats_bad=4, zero_filled=4)
+
+    assert judge(case(arbitrations=(follows,))) is None

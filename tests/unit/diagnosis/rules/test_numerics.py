@@ -133,3 +133,13 @@ def test_a_collective_is_not_run_alone() -> None:
     found = judge(case(origin=(overflow,)))
 
     assert found is not None and found.not_tested == ("the sum in float64: collectives are not run alone",)
+
+
+def test_a_region_that_got_huge_values_may_have_overflowed() -> None:
+    region = origin(kind=OriginKind.UNSEEN, operator="_Linear.forward", inputs=(replace(FINITE, absmax=1e30),))
+    healthy = replace(region, inputs=(replace(FINITE, absmax=3.0),))
+
+    found = judge(case(origin=(region,)))
+    assert found is not None
+    assert found.for_ == ("values up to 1e+30 went in: _Linear.forward in decoder.layers.3.mlp",)
+    assert judge(case(origin=(healthy,))) is None

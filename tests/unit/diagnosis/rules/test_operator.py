@@ -119,3 +119,48 @@ def test_an_operator_used_outside_of_its_domain_is_not_suspect() -> None:
 
 def test_a_bad_weight_is_no_operator() -> None:
     assert judge(case(origin=(origin(kind=OriginKind.OUTSIDE, operator="parameter w"),))) is None
+
+
+SMALL = TensorFacts("x", (4, 8), "bfloat16", "finite", absmax=3.0)
+REGION = origin(kind=OriginKind.UNSEEN, operator="_Linear.forward", phase="forward", inputs=(SMALL,))
+OF_REGION = arbitration(operator="_Linear.forward", repeats=8, repeats_bad=8, zero_filled=4, zero_filled_bad=4)
+
+
+def test_a_region_that_is_always_bad_on_ordinary_inputs_is_wrong_without_a_reference() -> None:
+    found = judge(case(origin=(REGION,), arbitrations=(OF_REGION,)))
+
+    assert found is not None
+    assert found.for_ == (
+        "finite values in, nan out: _Linear.forward in decoder.layers.3.mlp",
+        "_Linear.forward on rank 5 is bad 8 times of 8 on finite inputs of ordinary size",
+    )
+    assert found.confidence == 0.82
+
+
+def test_a_region_of_which_an_argument_was_not_seen_is_no_certain_cause() -> None:
+    hidden = replace(REGION, not_seen=("quantizer",))
+    found = judge(case(origin=(hidden,), arbitrations=(replace(OF_REGION, peer="bad"),)))
+
+    assert found is not None
+    assert found.for_[0] == (
+        "finite values in as far as they were seen, without quantizer, nan out: _Linear.forward in decoder.layers.3.mlp"
+    )
+    assert found.confidence == 0.45
+    assert "what was in quantizer" in found.not_tested
+
+
+def test_a_region_that_got_absurd_values_is_no_certain_cause_unless_a_reference_is_finite() -> None:
+    huge = replace(REGION, inputs=(replace(SMALL, absmax=1e30),))
+    alone = judge(case(origin=(huge,), arbitrations=(replace(OF_REGION, peer="bad"),)))
+    referred = judge(case(origin=(huge,), arbitrations=(replace(OF_REGION, reference_fp64="finite"),)))
+
+    assert confidence(alone) == 0.45
+    assert confidence(referred) == 0.82
+
+
+def test_a_region_that_is_finite_in_zeroed_memory_is_not_wrong_by_itself() -> None:
+    follows = replace(OF_REGION, repeats_bad=4, zero_filled_bad=0)
+    found = judge(case(origin=(REGION,), arbitrations=(follows,)))
+
+    assert found is not None
+    assert found.against == ("_Linear.forward on rank 5 is finite where fresh memory is filled with zeros first",)

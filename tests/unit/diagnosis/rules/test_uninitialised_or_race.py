@@ -11,7 +11,7 @@ from megatron_nanguard.records.causes import Cause, RankedCause
 from megatron_nanguard.records.incident import BatchSpot
 from megatron_nanguard.records.step.replay import ReplayPass
 from megatron_nanguard.records.trace import OriginKind
-from tests.unit.diagnosis.factories import NAN, case, changed, earlier, origin
+from tests.unit.diagnosis.factories import NAN, arbitration, case, changed, earlier, origin
 
 judge = RULES[Cause.UNINITIALISED_OR_RACE].reading
 
@@ -139,3 +139,32 @@ def test_where_only_losses_could_be_compared_their_equality_weighs_less() -> Non
         "all that is finite in the step and in its replay is equal bit for bit, but of rank 1 only losses could be "
         "compared",
     )
+
+
+def test_a_call_that_is_finite_in_zeroed_memory_reads_what_nobody_wrote() -> None:
+    follows = arbitration(operator="_Linear.forward", repeats=8, repeats_bad=4, zero_filled=4)
+    found = judge(case(arbitrations=(follows,)))
+
+    assert found is not None
+    assert found.for_ == (
+        "_Linear.forward on rank 5 is bad 4 times of 4, and never where fresh memory is filled with zeros first",
+    )
+    assert found.confidence == 0.92
+
+
+def test_a_call_that_is_bad_whatever_memory_holds_speaks_against_it() -> None:
+    region = origin(kind=OriginKind.UNSEEN, operator="_Linear.forward", facts=replace(NAN, layout="tail of 4 rows"))
+    always = arbitration(operator="_Linear.forward", repeats=8, repeats_bad=8, zero_filled=4, zero_filled_bad=4)
+    alone, again = judge(case(origin=(region,))), judge(case(origin=(region,), arbitrations=(always,)))
+
+    assert again is not None
+    assert again.against == ("_Linear.forward on rank 5 is bad 8 times of 8, whatever fresh memory holds",)
+    assert again.confidence < 0.5 < confidence(alone)
+
+
+def test_the_region_of_an_expert_is_no_gradient_that_nobody_wrote() -> None:
+    region = origin(kind=OriginKind.UNSEEN, operator="_GroupedLinearBackward", module="decoder.layers.1.mlp.experts")
+    unseen = replace(region, operator="unseen writer")
+
+    assert judge(case(origin=(region,))) is None
+    assert judge(case(origin=(unseen,))) is not None

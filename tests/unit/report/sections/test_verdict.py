@@ -86,6 +86,19 @@ def test_every_kind_of_origin_has_its_sentence(kind: OriginKind, words: str) -> 
     assert sentence(kind=kind, output="grad of k") == words
 
 
+@pytest.mark.parametrize(
+    ("operator", "output", "words"),
+    [
+        ("_LayerNormLinear.forward", "0", "_LayerNormLinear.forward in decoder.layers.3.mlp"),
+        ("_LinearBackward", "grad of x", "_LinearBackward in decoder.layers.3.mlp, grad of x"),
+    ],
+)
+def test_a_region_is_named_with_its_argument(operator: str, output: str, words: str) -> None:
+    assert sentence(kind=OriginKind.UNSEEN, operator=operator, output=output) == (
+        f"Step 3: rank 5 (tp1pp1dp0) made the first NaN: {words}, backward of micro-batch 2."
+    )
+
+
 def test_an_origin_of_several_ranks_names_them() -> None:
     said = sentence(kind=OriginKind.COMMUNICATION, operator="allreduce_", output="no. 4", pattern="inf", ranks=(4, 5))
 
