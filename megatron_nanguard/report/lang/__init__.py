@@ -100,6 +100,5 @@ def _data_texts(lang: str) -> dict[str, str]:
     """Return the translations of the advice on known patterns, by the English text."""
     found: dict[str, str] = {}
     for pattern, english in advice_texts().items():
-        other = advice_texts(lang)[pattern]
-        found |= {english.what: other.what, english.check: other.check, english.change: other.change}
+        found |= zip(english, advice_texts(lang)[pattern], strict=True)
     return found
