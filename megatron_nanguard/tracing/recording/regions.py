@@ -33,6 +33,8 @@ from megatron_nanguard.tracing.recording.reading import PendingMessages, TensorR
 
 _OWN: Final = "_megatron_nanguard"
 _KEPT: Final = f"{_OWN}_kept"
+_SAVED: Final = "saved"
+"""Name of what a forward saves, until the backward gives it to a variable."""
 
 
 class _Kept(NamedTuple):
@@ -64,7 +66,6 @@ class _Handed(NamedTuple):
 class _Settled(NamedTuple):
     """Memory handed into a region that has ended: if its bits have changed, the region wrote it and did not read it."""
 
-    region: Region
     read: TracedRead
     before: Tensor
     after: Tensor
@@ -103,6 +104,7 @@ class RegionRecorder:
         calls: CallStack,
     ) -> None:
         self._log, self._reader, self._pending = log, reader, pending
+        self._is_under_way = reader.is_under_way
         self._here, self._external, self._calls = here, external, calls
         self._open: list[_OpenRegion] = []
         self._settled: list[_Settled] = []
@@ -216,10 +218,14 @@ class RegionRecorder:
 
         Sync: one host read for each tensor that was handed into a region before anything was seen filling it.
         """
+        written: set[int] = set()
         for settled in self._settled:
             if int(settled.before) != int(settled.after):
                 settled.look.reads.clear()
-                settled.region.reads[:] = [read for read in settled.region.reads if read is not settled.read]
+                written.add(id(settled.read))
+        regions = {event.region for event in self._log.events if event.region is not None} if written else ()
+        for region in regions:
+            region.reads[:] = [read for read in region.reads if id(read) not in written]
 
     # -------------------------------------------------------------------- looking
 
@@ -261,7 +267,7 @@ class RegionRecorder:
             region.not_seen.append(name)
             return
         for inner, memory in self._usable(tensors):
-            if self._reader.is_under_way(memory):
+            if self._is_under_way(memory):
                 writers, _ = self._log.lineage.read(memory)
                 region.reads.append(TracedRead(inner, None, tuple(writers), TracedOutput.of(memory, None)))
             else:
@@ -290,21 +296,24 @@ class RegionRecorder:
             look = self._look(region, name, memory)
             one = handed.pop(id(memory), None)
             if one is not None:
-                self._settled.append(_Settled(region, one.read, one.before, _digest(memory), look))
+                self._settled.append(_Settled(one.read, one.before, _digest(memory), look))
         for name, memory in outputs:
             self._look(region, name, memory)
         if call.part == "forward" and call.ctx is not None:
             self._keep(call.ctx, opened)
 
     def _add_older(self, region: Region, found: Iterable[NamedValue]) -> None:
-        """Add what came from before the region to what went in."""
-        known = {read.writers for read in region.reads}
+        """Add what came from before the region to what went in; what is known as saved gets the name it has here."""
+        known = {read.writers: index for index, read in enumerate(region.reads)}
         for name, memory in found:
             writers, _ = self._log.lineage.read(memory)
             older = tuple(writer for writer in writers if writer.event < region.first_event)
-            if older and older not in known:
-                known.add(older)
+            index = known.get(older)
+            if older and index is None:
+                known[older] = len(region.reads)
                 region.reads.append(TracedRead(name, None, older, TracedOutput.of(memory, None)))
+            elif index is not None and region.reads[index].name.startswith(f"{_SAVED}."):
+                region.reads[index] = region.reads[index]._replace(name=name)
 
     def _look(self, region: Region, name: str, memory: Tensor) -> TracedEvent:
         """Add an event for a tensor that a region may have written.
@@ -312,7 +321,7 @@ class RegionRecorder:
         A buffer of a message under way gets an event without an output: in another pass the message may have arrived,
         and the numbers of events are the same in all passes.
         """
-        under_way = self._reader.is_under_way(memory)
+        under_way = self._is_under_way(memory)
         # Unknown memory is no tensor from before the trace: a kernel may have allocated it unseen.
         is_known = not under_way and self._log.lineage.is_known(memory)
         reads = [self._reader.read(memory, name)] if is_known else []
@@ -342,11 +351,23 @@ class RegionRecorder:
         return kept
 
     def _keep(self, ctx: Any, opened: _OpenRegion) -> None:
-        """Note on the context of a forward what went in and who wrote what it saves."""
-        saved = list(self._usable(tensors_within({"saved": getattr(ctx, "to_save", None) or ()})))
-        reads = [self._reader.read(memory, name) for name, memory in saved if not self._reader.is_under_way(memory)]
-        weights = _parameters((*opened.again, *saved))
-        _state_of(ctx)[_KEPT] = _Kept((*opened.region.reads, *reads), tuple(dict.fromkeys(weights)))
+        """Note on the context of a forward what went in and who wrote what it saves.
+
+        What is saved stands for the argument in the same memory: a kernel may have written it in place.
+        """
+        names = {_address(memory): name for name, memory in opened.again}
+        saved = {
+            _address(memory): (names.get(_address(memory), name), memory)
+            for name, memory in self._usable(tensors_within({_SAVED: getattr(ctx, "to_save", None) or ()}))
+        }
+        given = [
+            read
+            for read, (_, memory) in zip(opened.region.reads, opened.again, strict=True)
+            if _address(memory) not in saved
+        ]
+        given += [self._reader.read(memory, name) for name, memory in saved.values() if not self._is_under_way(memory)]
+        weights = _parameters((*opened.again, *saved.values()))
+        _state_of(ctx)[_KEPT] = _Kept(tuple(given), tuple(dict.fromkeys(weights)))
 
 
 def _state_of(ctx: Any) -> dict[str, Any]:
@@ -381,6 +402,11 @@ def _named_results(call: RunningCall, result: object) -> Iterator[NamedValue]:
 
 def _parameters(named: Iterable[NamedValue]) -> list[Parameter]:
     return [memory for _, memory in named if isinstance(memory, Parameter)]
+
+
+def _address(tensor: Tensor) -> tuple[int, int]:
+    """Where the elements of a tensor lie; the same for a view of all of them."""
+    return tensor.data_ptr(), tensor.numel()
 
 
 def _digest(tensor: Tensor) -> Tensor:

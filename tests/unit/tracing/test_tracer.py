@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -256,6 +257,38 @@ def test_gradient_that_a_fused_kernel_spoils_in_main_grad_is_its_weights() -> No
     assert [output.name for output in origin.outputs] == ["wgrad of layers.0.linear.weight"]
     assert (origin.place.phase, origin.place.microbatch, origin.place.module) == ("backward", 1, "layers.0.linear")
     assert traced.sinks == (Sink(("layers.0.linear.weight",), "nan", (CauseLink("origin", 0),)),)
+
+
+class ScalesTwice(torch.autograd.Function):
+    """Writes into a buffer it is handed, saves it, and reads it in the backward; all unseen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, out: Tensor, fault: str) -> Tensor:
+        out.numpy()[:] = x.detach().numpy() * 2
+        ctx.save_for_backward(out)
+        ctx.fault = fault
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (doubled,) = ctx.saved_tensors
+        made = torch.empty_like(grad)
+        made.numpy()[:] = grad.numpy() + 0 * doubled.numpy()
+        if ctx.fault:
+            write_nan(made, 1, 2)
+        return made, None, None
+
+
+@pytest.mark.parametrize("fault", ["backward", ""])
+def test_junk_in_a_buffer_that_a_forward_has_filled_goes_into_no_backward(fault: str) -> None:
+    def inside(x: Tensor) -> Tensor:
+        buffer = torch.empty_like(x)
+        buffer.detach().numpy()[:] = math.nan
+        return ScalesTwice.apply(x, buffer, fault)
+
+    traced = trace(inside)
+    found = [(origin.operator, [one.name for one in origin.inputs]) for origin in traced.origins]
+    assert found == ([("ScalesTwiceBackward", ["grad", "x", "out"])] if fault else [])
 
 
 def trace_bucket(probe: frozenset[int] = frozenset()) -> RankTrace:
