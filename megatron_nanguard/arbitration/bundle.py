@@ -41,8 +41,8 @@ def write_bundle(directory: Path, call: CaughtCall) -> bool:
                 with atomic_write(directory / name) as temporary:
                     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
         scripts = {"repro.py": repro.__file__}
-        if call.saved.operator in references.REFERENCES:
-            scripts[repro.REFERENCE_NAME] = references.__file__
+        if reference := references.file_of(call.saved.operator):
+            scripts[repro.REFERENCE_NAME] = str(reference)
         for name, source in scripts.items():
             with atomic_write(directory / name) as temporary:
                 shutil.copyfile(source, temporary)

@@ -50,7 +50,7 @@ def _function(call: CaughtCall) -> repro.Function:
         raise PostmortemError(
             f"{call.saved.operator[:80]!r} has no reference here; its bundle's repro.py runs it with --preload FILE"
         )
-    return function
+    return repro.of_reference(function)
 
 
 def _on(call: CaughtCall, device: str, function: repro.Function) -> DeviceOutcome:

@@ -57,10 +57,13 @@ def copied(value: object, memo: dict[int, Any] | None = None, depth: int = 0) ->
 
 
 def plain_attributes(parameter: Tensor) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of a parameter that are plain values, such as `grad_added_to_main_grad`."""
+    """Yield the attributes of a parameter that are plain values.
+
+    `grad_added_to_main_grad` is false again: a backward sets it when it adds, and other micro-batches have done so.
+    """
     for name, value in vars(parameter).items():
         if type(value) in PLAIN:
-            yield name, value
+            yield name, value and name != "grad_added_to_main_grad"
 
 
 def is_wrapper(tensor: Tensor) -> bool:

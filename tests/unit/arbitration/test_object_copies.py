@@ -70,6 +70,7 @@ def test_a_parameter_keeps_what_a_kernel_asks_of_it_and_gets_an_empty_gradient()
     weight = Parameter(torch.ones(2))
     weight.main_grad = torch.full((2,), 7.0)  # type: ignore[attr-defined]
     weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    weight.partition_dim = 1  # type: ignore[attr-defined]
     weight.hook = lambda: None  # type: ignore[attr-defined]
 
     made = copied(Pair(weight, None)).first
@@ -77,7 +78,8 @@ def test_a_parameter_keeps_what_a_kernel_asks_of_it_and_gets_an_empty_gradient()
     assert isinstance(made, Parameter)
     assert made is not weight
     assert made.main_grad.tolist() == [0.0, 0.0]  # type: ignore[attr-defined]
-    assert made.grad_added_to_main_grad is True  # type: ignore[attr-defined]
+    assert made.grad_added_to_main_grad is False, "it is to be set anew"  # type: ignore[attr-defined]
+    assert made.partition_dim == 1  # type: ignore[attr-defined]
     assert not hasattr(made, "hook")
 
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_nanguard.arbitration.references import (
+from megatron_nanguard.arbitration.references.activations import geglu, gelu, quick_geglu, squared_relu, swiglu
+from megatron_nanguard.arbitration.references.attention_and_rope import (
     causal_softmax,
-    cross_entropy,
     dot_product_attention,
-    gelu,
-    layernorm,
-    rmsnorm,
+    rotary_embedding,
     softmax,
-    swiglu,
 )
+from megatron_nanguard.arbitration.references.cross_entropy import cross_entropy
+from megatron_nanguard.arbitration.references.layers import linear
+from megatron_nanguard.arbitration.references.norms import layernorm, rmsnorm
 
 MASK = torch.zeros(1, 1, 5, 5, dtype=torch.bool)
 MASK[..., 3:] = True
@@ -191,3 +191,55 @@ def test_what_a_reference_does_not_cover_is_said() -> None:
     with pytest.raises(NotImplementedError, match="1099511627776 scores"):
         long = torch.empty(1, 1 << 20, 1, 1)
         dot_product_attention(q=long, k=long, v=long)
+
+
+def test_geglu() -> None:
+    from megatron.core.fusions.fused_bias_geglu import BiasGeGLUFunction, GeGLUFunction
+
+    # Megatron writes sqrt(2/pi) with eight digits.
+    assert_same(lambda x: geglu(input=x), GeGLUFunction.apply, [normal(6, 24)], 1e-7)
+    assert_same(lambda x, b: geglu(input=x, bias=b), BiasGeGLUFunction.apply, [normal(6, 24), normal(6, 24)], 1e-7)
+
+
+def test_quick_geglu_and_squared_relu_with_token_weights() -> None:
+    from megatron.core.fusions.fused_bias_geglu import WeightedQuickGeGLUFunction
+    from megatron.core.fusions.fused_weighted_squared_relu import WeightedSquaredReLUFunction
+
+    offset = torch.tensor(0.5, dtype=torch.float64)
+
+    assert_same(
+        lambda x, w: quick_geglu(input=x, weights=w, linear_offset=offset),
+        lambda x, w: WeightedQuickGeGLUFunction.apply(x, w, False, offset),
+        [normal(6, 24), normal(6, 1)],
+    )
+    assert_same(
+        lambda x, w: squared_relu(input=x, weights=w),
+        WeightedSquaredReLUFunction.apply,
+        [normal(6, 24), normal(6, 1)],
+    )
+
+
+def test_linear() -> None:
+    from megatron.core.tensor_parallel.layers import LinearWithFrozenWeight
+
+    weight, bias = normal(4, 24), normal(4)
+
+    assert_same(
+        lambda x: linear(input=x, weight=weight, bias=bias),
+        lambda x: LinearWithFrozenWeight.apply(x, weight, bias, False, None),
+        [normal(5, 2, 24)],
+    )
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_embedding(interleaved: bool) -> None:
+    from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd
+
+    freqs = normal(7, 1, 1, 4)
+
+    # The table may be longer than the sequence, and turn a part of each head alone.
+    assert_same(
+        lambda t: rotary_embedding(t=t, freqs=freqs, interleaved=interleaved),
+        lambda t: _apply_rotary_pos_emb_bshd(t, freqs[:5], rotary_interleaved=interleaved),
+        [normal(5, 2, 3, 6)],
+    )

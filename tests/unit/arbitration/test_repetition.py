@@ -167,3 +167,44 @@ def test_a_function_that_is_wrong_is_bad_in_zeros_too() -> None:
 
     found = arbitrate(catcher.call, 4)
     assert (found.repeats, found.repeats_bad, found.zero_filled, found.zero_filled_bad) == (4, 4, 2, 2)
+
+
+class _Linear(torch.autograd.Function):
+    """In the shape of Transformer Engine's, with a weight gradient that goes straight into `main_grad`."""
+
+    spoils = True
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, inp: torch.Tensor, bias: Any) -> torch.Tensor:
+        ctx.save_for_backward(weight, inp)
+        return inp @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        weight, inp = ctx.saved_tensors
+        weight.main_grad += grad.T @ inp
+        if _Linear.spoils:
+            weight.main_grad[0, 1] = float("nan")
+        weight.grad_added_to_main_grad = True
+        return torch.empty_like(weight), grad @ weight, None
+
+
+@pytest.mark.parametrize(("spoils", "largest", "outcome"), [(True, 1.0, "finite"), (False, 1e30, "bad")])
+def test_a_weight_gradient_in_main_grad_is_compared_with_that_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch, spoils: bool, largest: float, outcome: str
+) -> None:
+    """The twin gets values whose products leave the range of the gradient, also by the reference."""
+    monkeypatch.setattr(_Linear, "spoils", spoils)
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    weight.main_grad = torch.zeros(2, 3)  # type: ignore[attr-defined]
+    weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    inp = torch.full((4, 3), largest, requires_grad=True)
+
+    with listening("_LinearBackward") as catcher:
+        (_Linear.apply(weight, inp, None) * largest).sum().backward()
+
+    bad = [output.name for output in catcher.call.saved.outputs if not output.is_finite]
+    found = arbitrate(catcher.call, 2)
+    assert bad == ["wgrad of weight"]
+    assert (found.operator, found.repeats_bad, found.reference_fp64) == ("_LinearBackward", 2, outcome)
+    assert found.out_of_range is not spoils
