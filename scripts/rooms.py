@@ -36,7 +36,7 @@ ROWS = (
 )
 BOTH_SIDES = ("records", "settings")
 """Below all rows; both columns import them."""
-LEAVES = ("errors", "printable", "version")
+LEAVES = ("errors", "printable", "time_limit", "version")
 """They import nothing of this package."""
 TORCH_LEAVES = ("tensor_names",)
 """They import torch and nothing of this package; every room of the torch side may import them."""
@@ -77,7 +77,7 @@ def figure() -> str:
 
 def _bottom() -> str:
     """What lies below all rows."""
-    return f"{'  '.join((*BOTH_SIDES, *LEAVES[:2]))}  (both sides)  |  {'  '.join(TORCH_LEAVES)}"
+    return f"{'  '.join((*BOTH_SIDES, *LEAVES[:3]))}  (both sides)  |  {'  '.join(TORCH_LEAVES)}"
 
 
 def _folded(rooms: tuple[str, ...]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_nanguard.coordination.watchdog import EXIT_CODE, FAILED, Watchdog
+from megatron_nanguard.coordination.watchdog import EXIT_CODE, FAILED, REPORT_SECONDS, Watchdog
 from tests.unit.conftest import Log
 from tests.unit.coordination.conftest import Clients
 from tests.unit.coordination.ranks import together
@@ -30,7 +30,7 @@ class Leaving:
 
 def watchdog(store: Any, leave: Leaving, rank: int = 5, world_size: int = 8) -> Watchdog:
     """With a deadline of 0 seconds, and healthy steps of half a second."""
-    return Watchdog(store, rank, world_size, 0.0, 0.5, leave)
+    return Watchdog(store, rank, world_size, 0.0, 0.5, leave=leave)
 
 
 def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
@@ -42,7 +42,7 @@ def test_an_incident_in_time_leaves_nothing_behind(store: Clients) -> None:
     assert leave.codes == []
     assert not mine.check([FAILED])
     time.sleep(0.5)
-    assert [thread.name for thread in threading.enumerate() if thread.name == "nanguard-watchdog"] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("nanguard-")] == []
 
 
 def test_past_the_deadline_of_its_stage_the_rank_leaves_and_reports_to_the_others(store: Clients, log: Log) -> None:
@@ -125,12 +125,77 @@ def test_a_rank_that_waits_for_one_that_is_gone_leaves_by_its_deadline(store: Cl
     store(1).add("capture 2", 1)
 
 
-def test_a_process_that_is_ending_already_is_left_alone(store: Clients) -> None:
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (SystemExit(0), "SystemExit (0)"),
+        (SystemExit(3), "SystemExit (3)"),
+        (KeyboardInterrupt(), "KeyboardInterrupt ()"),
+    ],
+)
+def test_a_script_that_ends_its_process_inside_an_incident_never_leaves_with_code_0_and_tells_the_others(
+    store: Clients, log: Log, ending: BaseException, words: str
+) -> None:
     leave, mine = Leaving(), store(5)
-    with pytest.raises(SystemExit), watchdog(mine, leave):
-        sys.exit(3)
-    assert leave.codes == []
-    assert not mine.check([FAILED])
+    with pytest.raises(type(ending)), watchdog(mine, leave) as dog:
+        dog.summary = "Step 3: gradients of rank 5 were not finite."
+        dog.stage("plain replay", seconds=600.0)
+        raise ending
+    assert leave.codes == [EXIT_CODE]
+    assert mine.get(FAILED).decode() == f"rank 5, stage plain replay: {words}"
+    assert log.messages == [
+        "non-finite gradient or loss. Step 3: gradients of rank 5 were not finite. This incident was not completed.",
+        f"the incident failed on rank 5 in stage 'plain replay': {words}",
+    ]
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_what_is_known_is_logged_by_the_rank_that_speaks_when_another_one_failed(
+    store: Clients, log: Log, speaks: bool
+) -> None:
+    leave = Leaving()
+    dog = Watchdog(store(5), 5, 8, 0.0, 0.5, speaks, leave)
+    with dog:
+        dog.summary = "Step 3: gradients of rank 5 were not finite."
+        dog.stage("exchange", seconds=600.0)
+        store(3).set(FAILED, "rank 3, stage exchange: out of memory")
+        assert leave.left.wait(10)
+    sentences = [message for message in log.messages if message.startswith("non-finite gradient or loss. Step 3: ")]
+    assert len(sentences) == int(speaks)
+
+
+class HungStore:
+    """A store whose server is frozen: every call waits for an answer."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+
+    def check(self, keys: list[str]) -> bool:
+        return not self.is_over.wait(50)
+
+    def set(self, key: str, value: str) -> None:
+        self.is_over.wait(50)
+
+
+def test_a_store_that_hangs_delays_the_end_by_a_moment() -> None:
+    leave, hung = Leaving(), HungStore()
+    began = time.monotonic()
+    with watchdog(hung, leave) as dog:
+        dog.stage("exchange", seconds=0.5)
+        assert leave.left.wait(10)
+    assert time.monotonic() - began < 0.5 + REPORT_SECONDS + 2.0
+    assert leave.codes == [EXIT_CODE]
+    hung.is_over.set()
+
+
+def test_a_body_that_fails_leaves_although_the_store_hangs() -> None:
+    leave, hung = Leaving(), HungStore()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="row"), watchdog(hung, leave):
+        raise ValueError("a row is too short")
+    assert time.monotonic() - began < REPORT_SECONDS + 2.0
+    assert leave.codes == [EXIT_CODE]
+    hung.is_over.set()
 
 
 class GoneStore:

@@ -161,7 +161,7 @@ def test_a_policy_that_fails_ends_the_rank_and_is_reported_to_the_others(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(Watchdog.__init__, "__defaults__", (codes.append,))
+    monkeypatch.setattr(Watchdog.__init__, "__defaults__", (False, codes.append))
 
     def no_policy(*args: object, **kwargs: object) -> PolicyOutcome:
         raise RuntimeError("no policy")
