@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatron_nanguard.errors import SettingsError
+from megatron_nanguard.printable import printable
 
 PREFIX = "nanguard"
 
@@ -24,28 +26,48 @@ SAVES_STEP = frozenset({"step", "full"})
 """Levels of --nanguard-capture that save the micro-batches of the step."""
 
 
+MOST_DIGITS = 18
+"""Of a whole number; Python refuses to read one of thousands of digits."""
+LONGEST_SHOWN = 80
+OTHER_VARIABLES = ("NANGUARD_LANG", "NANGUARD_REQUIRE_BROWSER")
+"""Variables that are no options of a run: the language of a report, and a switch of the tests."""
+TEST_VARIABLES = "NANGUARD_TEST_"
+
+
+def _shown(text: str) -> str:
+    """A value in an error message, cut where it is long."""
+    return repr(text) if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]!r}... ({len(text)} characters)"
+
+
+def _whole_number(text: str) -> int:
+    """A number of at least 1; 0 for everything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 1.0 <= value <= 86400.0:
-        raise SettingsError(f"{text!r} is not a number of seconds between 1 and 86400")
+        raise SettingsError(f"{_shown(text)} is not a number of seconds between 1 and 86400")
     return value
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise SettingsError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+    value = _whole_number(text)
+    if value < 1:
+        raise SettingsError(f"{_shown(text)} is not a whole number of at least 1")
+    return value
 
 
 def _ordered_pair(separator: str, expected: str) -> Callable[[str], tuple[int, int]]:
     def read(text: str) -> tuple[int, int]:
-        match = re.fullmatch(rf"(\d+){separator}(\d+)", text)
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise SettingsError(f"{text!r} is not {expected}")
-        return int(match[1]), int(match[2])
+        first, found, last = text.partition(separator)
+        pair = _whole_number(first), _whole_number(last)
+        if not found or not 1 <= pair[0] <= pair[1]:
+            raise SettingsError(f"{_shown(text)} is not {expected}")
+        return pair
 
     return read
 
@@ -71,7 +93,7 @@ def _regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise SettingsError(f"{text!r} is not a regular expression: {error}") from None
+        raise SettingsError(f"{_shown(text)} is not a regular expression: {error}") from None
     if not text:
         raise SettingsError("an empty expression; '.' watches every module")
     return text
@@ -83,13 +105,13 @@ def _magnitude(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise SettingsError(f"{text!r} is not a finite number above 0, for example 1e4")
+        raise SettingsError(f"{_shown(text)} is not a finite number above 0, for example 1e4")
     return value
 
 
 def _yes_or_no(text: str) -> bool:
     if text not in ("0", "1"):
-        raise SettingsError(f"{text!r} is not 0 or 1")
+        raise SettingsError(f"{_shown(text)} is not 0 or 1")
     return text == "1"
 
 
@@ -100,7 +122,7 @@ def _option(default: Any, read: Callable[[str], Any], metavar: str | None, meani
 def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
     def read(text: str) -> str:
         if text not in allowed:
-            raise SettingsError(f"{text!r} is not one of {', '.join(allowed)}")
+            raise SettingsError(f"{_shown(text)} is not one of {', '.join(allowed)}")
         return text
 
     return _option(default, read, f"{{{','.join(allowed)}}}", meaning)
@@ -190,6 +212,8 @@ class Settings:
         settings = cls(on=switched != "0" and (on or switched == "1"), **values)
         if switched != "0":
             settings.check()
+        if settings.on:
+            _refuse_unknown_variables(environ)
         return settings
 
     def check(self) -> None:
@@ -229,6 +253,20 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """``on_nonfinite`` -> ``NANGUARD_ON_NONFINITE``."""
     return f"{PREFIX}_{name}".upper()
+
+
+def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    """A misspelt variable would leave its option at the default.
+
+    Raises:
+        SettingsError: names the variable and the one that may be meant.
+    """
+    known = ("NANGUARD", *(variable_of(option.name) for option in OPTIONS), *OTHER_VARIABLES)
+    for name in sorted(environ):
+        if name.startswith("NANGUARD") and name not in known and not name.startswith(TEST_VARIABLES):
+            meant = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            hint = f"; {meant[0]} is meant?" if meant else f"; there are {', '.join(known)}"
+            raise SettingsError(f"{printable(name)} in the environment is no variable of nanguard{hint}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -131,8 +131,12 @@ def _member(span: _Span, kind: type[_Member], noun: str) -> _Member:
     raise span.error(f"{span.text!r} is no {noun}; allowed: {', '.join(member.value for member in kind)}")
 
 
+_NUMBER: Final = "[0-9]{1,18}"
+"""Python refuses to read a number of thousands of digits."""
+
+
 def _number(span: _Span) -> int:
-    if re.fullmatch(r"[0-9]+", span.text) is None:
+    if re.fullmatch(rf"{_NUMBER}", span.text) is None:
         raise span.error(f"{span.text!r} is no whole number from 0 on")
     return int(span.text)
 
@@ -140,7 +144,7 @@ def _number(span: _Span) -> int:
 def _steps(span: _Span) -> tuple[int, int | None]:
     if span.text == "*":
         return 1, None
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span.text)
+    match = re.fullmatch(rf"({_NUMBER})(?:-({_NUMBER}))?", span.text)
     if match is None:
         raise span.error(f"{span.text!r} is no step; allowed: N, A-B or *")
     first, last = int(match[1]), int(match[2] or match[1])
@@ -152,7 +156,7 @@ def _steps(span: _Span) -> tuple[int, int | None]:
 def _ranks(span: _Span) -> tuple[int, ...] | None:
     if span.text == "*":
         return None
-    if re.fullmatch(r"[0-9]+(\+[0-9]+)*", span.text) is None:
+    if re.fullmatch(rf"{_NUMBER}(\+{_NUMBER})*", span.text) is None:
         raise span.error(f"{span.text!r} is no rank; allowed: N, A+B+C or *")
     return tuple(sorted({int(rank) for rank in span.text.split("+")}))
 

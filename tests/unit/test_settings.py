@@ -283,3 +283,32 @@ def test_parsed_options_are_texts_that_a_checkpoint_can_hold_without_us() -> Non
 def test_a_namespace_of_a_parser_without_our_options_leaves_the_environment() -> None:
     settings = from_namespace(argparse.Namespace(lr=1.0), {"NANGUARD": "1", "NANGUARD_SCALER_SKIPS": "3"})
     assert settings == Settings(on=True, scaler_skips=3)
+
+
+@pytest.mark.parametrize("option", ["scaler_skips", "max_skips", "watch_steps", "deadline", "watch_above"])
+def test_a_number_of_thousands_of_digits_is_refused_in_a_line(option: str) -> None:
+    digits = "9" * 5000
+    text = {"max_skips": f"1/{digits}", "watch_steps": f"1:{digits}"}.get(option, digits)
+    with pytest.raises(SettingsError) as caught:
+        read("--nanguard", "--nanguard-watch=.", f"{flag_of(option)}={text}")
+    assert str(caught.value).startswith(f"{flag_of(option)}: '")
+    assert "characters) is not " in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("NANGUARD_DEADLNE", "NANGUARD_DEADLINE is meant?"), ("NANGUARD_XYZZY_Q", "there are NANGUARD, NANGUARD_DIR, ")],
+)
+def test_a_misspelt_variable_is_named_with_what_may_be_meant(name: str, hint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_texts(True, {}, {name: "3"})
+    assert str(caught.value).startswith(f"{name} in the environment is no variable of nanguard; {hint}")
+
+
+@pytest.mark.parametrize("environ", [{"NANGUARD": "0"}, {}])
+def test_switched_off_a_variable_of_another_tool_is_left_alone(environ: dict[str, str]) -> None:
+    assert not Settings.from_texts(False, {}, {**environ, "NANGUARD_XYZ": "3"}).on
+
+
+def test_variables_of_reports_and_tests_are_known() -> None:
+    assert Settings.from_texts(True, {}, {"NANGUARD_LANG": "zh", "NANGUARD_TEST_INCIDENT": "x", "OTHER": "1"}).on

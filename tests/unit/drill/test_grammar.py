@@ -97,6 +97,11 @@ MISTAKES = {
         "0",
         "steps count from 1, as in the training log, and A-B needs A <= B",
     ),
+    "a step of thousands of digits": (
+        f"nan@step={'9' * 5000},rank=0,phase=forward,module=decoder",
+        "9" * 5000,
+        f"'{'9' * 5000}' is no step; allowed: N, A-B or *",
+    ),
     "steps backwards": (
         "nan@step=4-2,rank=0,phase=forward,module=decoder",
         "4-2",
