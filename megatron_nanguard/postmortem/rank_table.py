@@ -7,14 +7,18 @@ other columns are empty.
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from megatron_nanguard.postmortem.rank_files import RankFiles, Track, check_sizes, untracked
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident, Infected
 from megatron_nanguard.records.machine.device import DeviceFacts
 from megatron_nanguard.records.postmortem import Microbatch, Postmortem
+
+LISTED_UNKNOWN: Final = 4096
 
 
 class RankState(enum.Enum):
@@ -100,18 +104,24 @@ class RankTable:
         self._rows[postmortem.coordinates.rank] = _with_file(postmortem)
 
     def rows(self, incident: Incident) -> tuple[RankRow, ...]:
-        """Return one row per rank of the world, in order, with states and infections from the incident."""
+        """Return one row per rank of the world, in order, with states and infections from the incident.
+
+        Of the ranks of which nothing is known only the first few have a row: a damaged file may claim a million.
+        """
         states = _states(incident)
         infected = {infection.rank: infection for infection in incident.infected}
-        unknown = {rank: _without_file(rank, incident.sizes) for rank in range(incident.sizes.world)}
-        rows = {**unknown, **self._rows}
+        world = range(incident.sizes.world)
+        without_file = [rank for rank in world if rank in states and rank not in self._rows]
+        unknown = (rank for rank in world if rank not in states and rank not in self._rows)
+        for rank in itertools.chain(without_file, itertools.islice(unknown, LISTED_UNKNOWN)):
+            self._rows[rank] = _without_file(rank, incident.sizes)
         return tuple(
             replace(
                 row,
                 state=states.get(rank, RankState.CLEAN if row.has_file else RankState.MISSING),
                 infected=infected.get(rank),
             )
-            for rank, row in sorted(rows.items())
+            for rank, row in sorted(self._rows.items())
         )
 
 

@@ -61,13 +61,21 @@ def _find(path: Path, step: int | None) -> Path:
     chosen = [incident for incident in found if step in (None, step_and_number(incident)[0])]
     if not chosen:
         raise PostmortemError(f"{path} holds no incident of step {step}; it holds {_listed(found)}")
-    return chosen[0]
+    return next(filter(_holds_files, chosen), chosen[0])
+
+
+def _holds_files(incident: Path) -> bool:
+    """Whether there is something of an incident in a directory; False where it cannot be read."""
+    try:
+        return (incident / MERGED_NAME).exists() or bool(matching_names(incident, RANK_FILES))
+    except OSError:
+        return False
 
 
 def incidents_in(run: Path) -> list[Path]:
-    """List the directories of the incidents of a run, newest first."""
+    """List the directories of the incidents of a run, newest first; those behind symbolic links come last."""
     found = (path for path in _directories_in(run / "incidents") if _INCIDENT.fullmatch(path.name))
-    return sorted(found, key=step_and_number, reverse=True)
+    return _links_last(sorted(found, key=step_and_number, reverse=True))
 
 
 def step_and_number(incident: Path) -> tuple[int, int]:
@@ -79,7 +87,7 @@ def step_and_number(incident: Path) -> tuple[int, int]:
 def _incidents_of_all_runs(root: Path) -> list[Path]:
     """List the incidents of all runs, those of the newest run first."""
     # The names of runs begin with their start time.
-    runs = sorted(_directories_in(root / "runs"), reverse=True)
+    runs = _links_last(sorted(_directories_in(root / "runs"), reverse=True))
     if not runs:
         raise PostmortemError(f"{root} is no directory of --nanguard-dir: it has neither runs/ nor incidents/")
     found = [incident for run in runs for incident in incidents_in(run)]
@@ -90,7 +98,20 @@ def _incidents_of_all_runs(root: Path) -> list[Path]:
 
 def _directories_in(parent: Path) -> list[Path]:
     """List the directories in a directory, in no order; none where it is missing."""
-    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    return list(filter(_is_directory, parent.iterdir())) if parent.is_dir() else []
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether this is a directory; False for a link that leads nowhere or where nobody may look."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _links_last(paths: list[Path]) -> list[Path]:
+    """This package makes no links: what lies behind one, such as an incident of another run, must not hide others."""
+    return sorted(paths, key=lambda path: path.is_symlink())
 
 
 def _listed(incidents: list[Path]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.rank_table import RankRow, RankState, rank_table
+from megatron_nanguard.postmortem.rank_table import LISTED_UNKNOWN, RankRow, RankState, RankTable, rank_table
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.coordinates import Coordinates, ParallelSizes
 from megatron_nanguard.records.incident import Incident, Infected
@@ -104,3 +104,14 @@ def test_context_and_expert_ranks_follow_the_default_order() -> None:
 
     # By hand: 13 = 8 of stage 0, then 5 = tp 1 + 2 * (cp 0 + 2 * dp 1); the experts count 5 = ep 1 + 2 * replica 2.
     assert Coordinates.in_default_order(13, sizes) == Coordinates(13, 1, 0, 1, 1, 1, 0, 2)
+
+
+def test_a_file_that_claims_a_million_ranks_makes_rows_of_those_that_are_known_and_a_few_more() -> None:
+    world = 1 << 20
+    sizes = ParallelSizes(**{**vars(SIZES), "world": world, "dp": world // 4})
+    table = RankTable()
+    table.add(demo_postmortem(5))
+    claimed = incident(sizes=sizes, ranks=RankSets((world - 1,), (), ()))
+    rows = table.rows(claimed)
+    assert len(rows) == LISTED_UNKNOWN + 2
+    assert [row.rank for row in rows if row.state is not RankState.MISSING] == [5, world - 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.search import find_incident
+from megatron_nanguard.postmortem.search import find_incident, incidents_in
 
 OLD, NEW = "20260101T120000Z-ab12", "20260102T120000Z-cd34"
 NOBODY = 65534
@@ -137,3 +137,34 @@ def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
         if root:
             os.seteuid(0)
         found.chmod(0o700)
+
+
+def test_a_link_among_the_incidents_hides_none(tmp_path: Path) -> None:
+    incidents = tmp_path / "runs/run/incidents"
+    (incidents / "step_00000003").mkdir(parents=True)
+    (incidents / "step_00000003" / "incident.json").write_text("{}")
+    (tmp_path / "elsewhere").mkdir()
+    (incidents / "step_00000009").symlink_to(tmp_path / "elsewhere")
+    (incidents / "step_00000008").symlink_to(tmp_path / "nowhere")
+    (incidents / "step_00000007").symlink_to("step_00000007")
+    (tmp_path / "runs/zzz").symlink_to(tmp_path / "elsewhere")
+    assert find_incident(tmp_path) == incidents / "step_00000003"
+    assert incidents_in(tmp_path / "runs/run") == [incidents / "step_00000003", incidents / "step_00000009"]
+
+
+def test_an_incident_that_was_moved_and_linked_is_found_by_its_step(tmp_path: Path) -> None:
+    incidents, moved = tmp_path / "runs/run/incidents", tmp_path / "moved"
+    for folder in (incidents / "step_00000003", moved):
+        folder.mkdir(parents=True)
+        (folder / "incident.json").write_text("{}")
+    (incidents / "step_00000002").symlink_to(moved)
+    assert find_incident(tmp_path) == incidents / "step_00000003"
+    assert find_incident(tmp_path, 2) == incidents / "step_00000002"
+
+
+def test_the_newest_incident_that_holds_something_is_found(tmp_path: Path) -> None:
+    incidents = tmp_path / "runs/run/incidents"
+    for step in (3, 4):
+        (incidents / f"step_{step:08d}").mkdir(parents=True)
+    (incidents / "step_00000003" / "incident.json").write_text("{}")
+    assert find_incident(tmp_path) == incidents / "step_00000003"
