@@ -1,19 +1,20 @@
-"""Find the bundle of an incident, and delete saved tensors from a run, both without torch."""
+"""Find the bundle of an incident, and delete what is confidential from a run, both without torch."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from megatron_nanguard.errors import PostmortemError
-from megatron_nanguard.postmortem.search import find_incident
+from megatron_nanguard.postmortem.search import find_incident, step_and_number
 from megatron_nanguard.records.json.record_file import read_record, write_record
+from megatron_nanguard.records.run.fingerprint import FINGERPRINT_NAME, Fingerprint, without_values
 from megatron_nanguard.records.step.capture import DIRECTORY, TENSORS_SUFFIX, CaptureFile, without_samples
-from megatron_nanguard.records.suspect_call import SavedCall
+from megatron_nanguard.records.suspect_call import SavedCall, without_texts
 
 BUNDLE_NAME: Final = "bundle"
 CALL_NAME: Final = "call.json"
@@ -21,6 +22,10 @@ TENSOR_NAMES: Final = ("tensors.safetensors", "full.safetensors")
 """Tensor files of a bundle. `redact` deletes no others: they may be checkpoints, if the wrong directory is given."""
 WATCH_NAME: Final = "watch"
 """Directory of a run with the first bad values that `--nanguard-watch` found."""
+
+
+_UNFINISHED: Final = re.compile(r"\.(.+)\.\d+")
+"""Name of a file until it is complete: that of the file, with the id of the process."""
 
 
 def find_bundle(path: Path) -> Path:
@@ -54,13 +59,14 @@ def write_cause(bundle: Path, cause: str) -> None:
         PostmortemError: the bundle cannot be read.
         OSError: it cannot be written.
     """
-    _rewrite(bundle / CALL_NAME, cause=cause)
+    _rewrite(bundle / CALL_NAME, lambda call: replace(call, cause=cause))
 
 
 def redact(path: Path) -> Iterator[Path]:
-    """Delete tensors and samples that this package saved, and mark the bundles as redacted.
+    """Delete what may be confidential: saved tensors and samples, and texts among arguments.
 
-    Nothing else is touched; symbolic links are not followed and not deleted.
+    Texts are values on the command line, arguments of the script, and strings that a saved call was given. Numbers,
+    names and paths of modules stay. Nothing else is touched; symbolic links are not followed and not deleted.
 
     Yields:
         Each file that was deleted or changed.
@@ -84,14 +90,23 @@ def redact(path: Path) -> Iterator[Path]:
 
 
 def _strip(file: Path) -> bool:
-    """Delete or change one file if it holds tensors or samples; return whether it does."""
+    """Delete or change one file if it holds something confidential; return whether it does."""
     if file.is_symlink() or not file.is_file():
         return False
-    if _holds_tensors(file):
+    unfinished = _UNFINISHED.fullmatch(file.name)
+    if unfinished is not None:
+        # A process that was killed while it wrote has left it.
+        is_ours = _holds_tensors(file.with_name(unfinished[1])) or _is_record(file.with_name(unfinished[1]))
+    else:
+        is_ours = _holds_tensors(file)
+    if is_ours:
         file.unlink()
         return True
     if file.name == CALL_NAME:
-        _rewrite(file, is_redacted=True)
+        _rewrite(file, lambda call: without_texts(replace(call, is_redacted=True)))
+        return True
+    if file.name == FINGERPRINT_NAME and file.parents[1].name == "runs":
+        write_record(file, without_values(read_record(Fingerprint, file)))
         return True
     if file.suffix == ".json" and _is_captured(file):
         write_record(file, without_samples(read_record(CaptureFile, file)))
@@ -99,11 +114,17 @@ def _strip(file: Path) -> bool:
     return False
 
 
+def _is_record(file: Path) -> bool:
+    """Whether a file of this name is one that is rewritten."""
+    return file.name in (CALL_NAME, FINGERPRINT_NAME) or (file.suffix == ".json" and _is_captured(file))
+
+
 def _holds_tensors(file: Path) -> bool:
     if file.name in TENSOR_NAMES:
-        return (file.parent / CALL_NAME).exists()
+        is_bundle = _is_incident(file.parents[1]) or file.parents[1].name == "peer"
+        return (file.parent / CALL_NAME).exists() or is_bundle
     if file.suffix == TENSORS_SUFFIX:
-        return _is_captured(file) and file.with_suffix(".json").exists()
+        return _is_captured(file) and (file.with_suffix(".json").exists() or _is_incident(file.parents[1]))
     return file.suffix == ".pt" and file.parent.name == WATCH_NAME and file.parents[2].name == "runs"
 
 
@@ -111,5 +132,10 @@ def _is_captured(file: Path) -> bool:
     return file.parent.name == DIRECTORY and re.fullmatch(r"rank\d{5,}", file.stem) is not None
 
 
-def _rewrite(file: Path, **changes: object) -> None:
-    write_record(file, replace(read_record(SavedCall, file), **changes))  # type: ignore[arg-type]
+def _is_incident(directory: Path) -> bool:
+    """Whether this is the directory of an incident by its name: a process may be killed before it wrote a record."""
+    return directory.parent.name == "incidents" and step_and_number(directory) != (-1, 0)
+
+
+def _rewrite(file: Path, change: Callable[[SavedCall], SavedCall]) -> None:
+    write_record(file, change(read_record(SavedCall, file)))

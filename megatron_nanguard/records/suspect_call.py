@@ -6,7 +6,7 @@ on its device, on a second device, and in higher precision on the CPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from megatron_nanguard.records import SCHEMA_VERSION
@@ -186,6 +186,20 @@ class SavedCall:
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+
+def without_texts(call: SavedCall) -> SavedCall:
+    """The call without the strings that it was given."""
+
+    def strip(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        return tuple(
+            replace(
+                each, values=tuple(replace(value, text="") if value.kind == "str" else value for value in each.values)
+            )
+            for each in arguments
+        )
+
+    return replace(call, args=strip(call.args), kwargs=strip(call.kwargs), grad_outputs=strip(call.grad_outputs))
 
 
 @dataclass(frozen=True, kw_only=True)

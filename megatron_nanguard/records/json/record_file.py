@@ -26,6 +26,7 @@ from megatron_nanguard.records import SCHEMA_VERSION
 from megatron_nanguard.records.json.decoding import Misfit, decoder_of, shown
 from megatron_nanguard.records.json.fields import FLOAT_TAG, fields_of, map_leaves
 
+TENSOR_SUFFIXES: Final = (".safetensors", ".pt")
 LARGEST_BYTES: Final = 256 * 1024 * 1024
 """More than any file of a run has: the merged incident of a hundred thousand ranks stays below a tenth of it."""
 
@@ -95,7 +96,8 @@ def write_record(target: Path, record: Any) -> None:
 def atomic_write(target: Path) -> Iterator[Path]:
     """Give a temporary path beside the target; rename it to the target when the block has ended without an error.
 
-    After an error the temporary file is gone and the target is what it was before.
+    After an error the temporary file is gone and the target is what it was before. A file of tensors is for its owner
+    alone, from its first byte on.
 
     Args:
         target: the file to write; its directory must be there.
@@ -106,6 +108,9 @@ def atomic_write(target: Path) -> Iterator[Path]:
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        if target.suffix in TENSOR_SUFFIXES:
+            temporary.unlink(missing_ok=True)
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         yield temporary
         os.replace(temporary, target)
     finally:

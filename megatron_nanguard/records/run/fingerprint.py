@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from typing import Final
 
 from megatron_nanguard.records import SCHEMA_VERSION
 
@@ -36,6 +38,17 @@ ENVIRONMENT_ALLOW_LIST = (
 
 Our own options, `NANGUARD_*`, are written as settings, not from here.
 """
+
+
+REDACTED: Final = "(redacted)"
+_HARMLESS: Final = re.compile(r"True|False|None|torch\.\w+|[-+0-9.,e()\[\] ]{0,40}|inf|nan")
+"""Values that are no text: switches, numbers, lists of numbers and dtypes."""
+HARMLESS_ARGUMENTS: Final = (
+    *("attention_backend", "distributed_backend", "fp8", "fp8_recipe", "lr_decay_style", "normalization", "optimizer"),
+    *("moe_router_load_balancing_type", "moe_router_score_function", "moe_token_dispatcher_type"),
+    *("position_embedding_type", "recompute_granularity", "recompute_method", "tokenizer_type", "transformer_impl"),
+)
+"""Arguments of Megatron whose values are from a fixed list, and bear on numbers."""
 
 
 @dataclass(frozen=True)
@@ -82,3 +95,27 @@ class Fingerprint:
     kernel_backends: dict[str, str]
     host_changes: tuple[HostChange, ...]
     command_line: tuple[str, ...] = ()
+
+
+def without_values(fingerprint: Fingerprint) -> Fingerprint:
+    """Replace every text that the user gave as an argument, which may be a key, a name or a path."""
+    return replace(
+        fingerprint,
+        arguments={
+            name: value if name in HARMLESS_ARGUMENTS else _harmless(value)
+            for name, value in fingerprint.arguments.items()
+        },
+        command_line=tuple(_flag_alone(word) for word in fingerprint.command_line),
+    )
+
+
+def _harmless(value: str) -> str:
+    return value if _HARMLESS.fullmatch(value) else REDACTED
+
+
+def _flag_alone(word: str) -> str:
+    """`--lr` and `3` stay as they are; `--key=abc` loses what is behind the sign, and other words are replaced."""
+    if not word.startswith("--"):
+        return _harmless(word)
+    name, sign, value = word.partition("=")
+    return f"{name}{sign}{_harmless(value)}" if sign else name

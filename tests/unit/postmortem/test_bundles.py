@@ -9,8 +9,9 @@ import pytest
 from megatron_nanguard.errors import PostmortemError
 from megatron_nanguard.postmortem.bundles import find_bundle, redact, write_cause
 from megatron_nanguard.records.json.record_file import from_json, to_json
+from megatron_nanguard.records.run.fingerprint import REDACTED, Fingerprint
 from megatron_nanguard.records.step.capture import CapturedBatch, CapturedItem, CapturedIterator, CaptureFile, Leaf
-from megatron_nanguard.records.suspect_call import SavedCall
+from megatron_nanguard.records.suspect_call import Argument, SavedCall, Value
 from tests.unit.factories import capture_file
 
 STEP = "runs/run/incidents/step_00000003"
@@ -146,3 +147,64 @@ def test_redacting_leaves_tensor_files_alone_that_belong_to_no_capture(tmp_path:
     (tmp_path / "capture" / "model.json").write_text("{}")
     assert list(redact(tmp_path)) == []
     assert alone.read_bytes() == b"mine"
+
+
+def test_redacting_leaves_no_text_that_the_user_gave_as_an_argument(tmp_path: Path) -> None:
+    run = tmp_path / "runs/run"
+    run.mkdir(parents=True)
+    fingerprint = Fingerprint(
+        run_id="run",
+        started="2026-01-01T00:00:00Z",
+        world_size=8,
+        versions={"torch": "2.14.0"},
+        arguments={
+            "lr": "0.001",
+            "wandb_key": "SECRET",
+            "bf16": "True",
+            "transformer_impl": "local",
+            "blend": "[1, 2]",
+        },
+        environment={},
+        kernel_backends={},
+        host_changes=(),
+        command_line=("SECRET.py", "--lr", "1e-3", "--key", "SECRET", "--token=SECRET", "--layers=2"),
+    )
+    (run / "fingerprint.json").write_bytes(to_json(fingerprint))
+    bundle = write_bundle(tmp_path / STEP / "bundle")
+    given = (Argument("name", (Value("str", "SECRET"),)), Argument("eps", (Value("float", "1e-05"),)))
+    call = SavedCall(rank=5, operator="Mine.forward", kind="forward", args=given, kwargs=given, grad_outputs=given)
+    (bundle / "call.json").write_bytes(to_json(call))
+
+    assert len(list(redact(tmp_path))) == 3
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
+    left = from_json(Fingerprint, (run / "fingerprint.json").read_bytes())
+    assert left.arguments == {
+        "lr": "0.001",
+        "wandb_key": REDACTED,
+        "bf16": "True",
+        "transformer_impl": "local",
+        "blend": "[1, 2]",
+    }
+    assert left.command_line == (*(REDACTED, "--lr", "1e-3", "--key", REDACTED, f"--token={REDACTED}", "--layers=2"),)
+    assert [argument.values[0].text for argument in call_of(bundle).args] == ["", "1e-05"]
+
+
+def test_redacting_deletes_what_a_killed_process_left_half_written(tmp_path: Path) -> None:
+    left = [
+        f"{STEP}/bundle/tensors.safetensors",
+        f"{STEP}/bundle/.full.safetensors.1234",
+        f"{STEP}/bundle/.call.json.1234",
+        f"{STEP}/peer/rank00005/tensors.safetensors",
+        f"{STEP}/capture/rank00005.safetensors",
+        f"{STEP}/capture/.rank00006.safetensors.77",
+        "runs/run/watch/.rank00000_step00000001.pt.9",
+        "runs/run/.fingerprint.json.5",
+    ]
+    mine = [".config.json.1", ".model.safetensors.3", "tensors.safetensors"]
+    for name in (*left, *mine):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"numbers")
+
+    assert sorted(str(path.relative_to(tmp_path)) for path in redact(tmp_path)) == sorted(left)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted(mine)

@@ -269,3 +269,19 @@ def test_a_directory_under_the_name_of_the_target_is_an_error_that_leaves_nothin
         temporary.write_text("new")
 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "rank00000_step00000001.pt", "call.json"])
+def test_a_file_that_holds_tensors_is_for_its_owner_alone_from_the_first_byte_on(tmp_path: Path, name: str) -> None:
+    before = os.umask(0o022)
+    try:
+        (tmp_path / f".{name}.{os.getpid()}").write_bytes(b"left by an earlier process of this number")
+        with atomic_write(tmp_path / name) as temporary:
+            is_private = temporary.exists() and temporary.stat().st_mode & 0o777 == 0o600
+            temporary.write_bytes(b"numbers")
+    finally:
+        os.umask(before)
+    holds_tensors = not name.endswith(".json")
+    assert is_private == holds_tensors
+    assert ((tmp_path / name).stat().st_mode & 0o077 == 0) == holds_tensors
+    assert (tmp_path / name).read_bytes() == b"numbers"
