@@ -18,9 +18,9 @@ export NANGUARD_TEST_INCIDENT=$ROOT/.cache/incident
 if [[ $# == 0 || $* == --long ]]; then
   # Two processes run the tests that start no ranks; the tests on ranks use all cores and run one after the other.
   code=0
-  "$PYTHON" -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/ranks --junitxml=.cache/tests.xml "$@" || code=$?
+  "$PYTHON" -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/ranks --ignore=tests/chaos/ranks --junitxml=.cache/tests.xml "$@" || code=$?
   [[ $code -le 1 ]] || exit $code # interrupted, or pytest could not start
-  "$PYTHON" -m pytest tests/ranks --junitxml=.cache/tests_ranks.xml "$@" || code=$?
+  "$PYTHON" -m pytest tests/ranks tests/chaos/ranks --junitxml=.cache/tests_ranks.xml "$@" || code=$?
   exit $code
 fi
 exec "$PYTHON" -m pytest --junitxml=.cache/tests.xml "$@"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import pytest
+
+if TYPE_CHECKING:
+    from tests.import_server import Server
 
 RANKS_TIMEOUT_SECONDS = 240
 
@@ -22,3 +28,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Server]:
+    """One import of torch and Megatron for all tests on several ranks.
+
+    A job is stock Megatron unless it asks for `in_rank="megatron_nanguard:enable"`.
+    """
+    from tests.import_server import Server
+
+    server = Server.start()
+    yield server
+    server.stop()

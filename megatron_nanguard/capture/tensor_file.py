@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -60,11 +62,13 @@ def in_words(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.2f} GiB"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], is_given_up: Callable[[], bool] = lambda: False) -> None:
     """Write them under a temporary name, then rename the file.
 
+    Args:
+        is_given_up: asked after each tensor: they may have changed since then.
     Raises:
-        OSError: it cannot be written; whatever is raised, nothing is left behind.
+        OSError: it cannot be written, or was given up; whatever is raised, nothing is left behind.
     Sync: waits for the device, tensor by tensor.
     """
     with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -72,6 +76,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         for tensor in tensors.values():
             flat = tensor.detach().to("cpu").contiguous().view(-1)
             file.write(flat.view(torch.uint8).numpy().data)
+            file.flush()
+            if is_given_up():
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED), str(path))
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:

@@ -1,4 +1,4 @@
-"""The collectives of the guard: one per healthy step, a few per alarm, all of integers and of fixed size."""
+"""The collectives of the guard: one per healthy step, a few per alarm, all of integers or bytes and of fixed size."""
 
 from __future__ import annotations
 
@@ -48,3 +48,22 @@ def all_done(done: bool, voters: Voters, device: torch.device) -> bool:
     flag = torch.full((1,), int(done), dtype=torch.int32, device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=voters.group)
     return bool(flag.cpu().item())
+
+
+def broadcast(data: bytes, sender: int, num_bytes: int, voters: Voters, device: torch.device) -> bytes:
+    """Hand the bytes of one rank to all voters.
+
+    Args:
+        data: of the sender, at most ``num_bytes`` long; of no account on other ranks.
+        sender: its global rank.
+        num_bytes: the same on all ranks.
+    Sync: one host read.
+    Collective: all voters.
+    """
+    framed = len(data).to_bytes(8, "little") + data
+    sent = torch.zeros(8 + num_bytes, dtype=torch.uint8)
+    sent[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)
+    sent = sent.to(device)
+    dist.broadcast(sent, sender, group=voters.group)
+    received = sent.cpu().numpy().tobytes()
+    return received[8 : 8 + int.from_bytes(received[:8], "little")]

@@ -43,6 +43,7 @@ class GuardedRun:
         drills: None where no fault is planted.
         coordinates: of this rank; None before a model is known.
         health: of the hardware under this rank; None before a model is known.
+        failed_stages: stages of incidents in which the guard itself failed on this rank, with the fault.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class GuardedRun:
         self.drills: RunDrills | None = None
         self.coordinates: Coordinates | None = None
         self.health: HealthWatch | None = None
+        self.failed_stages: dict[str, str] = {}
 
     def agree(self, declined: Mapping[str, str]) -> bool:
         """Meet the other ranks; whether all of them run guarded. If not, one rank has logged why.
@@ -131,7 +133,7 @@ class GuardedRun:
     @cached_property
     def _directory_without_start(self) -> RunDirectory:
         """For a rank on which the start failed: needs nothing that may have failed there."""
-        return RunDirectory(Path(self.settings.dir or PREFIX), self.run_id, log.warning)
+        return RunDirectory(Path(self.settings.dir or PREFIX), self.run_id, log.warning, self.settings.deadline / 2)
 
     def write_last(self, fired: Mapping[str, int]) -> None:
         """Write what became of the drills, and the status of the guard on this rank.

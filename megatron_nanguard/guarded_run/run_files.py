@@ -31,7 +31,8 @@ class RunFiles:
     def __init__(self, settings: Settings, run_id: str, rank: int, is_first: Callable[[], bool]) -> None:
         self.run_id, self.rank, self._is_first = run_id, rank, is_first
         root = os.path.join(host_program.save_directory() or ".", "nanguard") if settings.dir is None else settings.dir
-        self.directory = RunDirectory(Path(root), run_id, self._complain)
+        # Half of the time of a stage: the rest of the stage needs some too.
+        self.directory = RunDirectory(Path(root), run_id, self._complain, settings.deadline / 2)
         self._maps: set[str] = set()
 
     def _complain(self, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from megatron_nanguard.arbitration.bundle import write_bundle
 from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call
@@ -13,13 +12,15 @@ from megatron_nanguard.arbitration.peer import answer, is_same_hardware, receive
 from megatron_nanguard.arbitration.repetition import arbitrate
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.postmortem.bundles import BUNDLE_NAME
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.incident import Incident
-from megatron_nanguard.records.suspect_call import NOT_TRIED, Arbitration, SavedCall
+from megatron_nanguard.records.suspect_call import NOT_TRIED, Arbitration, PeerAnswer, SavedCall
 from megatron_nanguard.records.trace import OriginKind
 
 PEER_SECONDS = 20.0
 """Longest wait for a peer; no peer is an answer too."""
 CAME_BACK_NOWHERE = "the fault did not come back when the step was run again; there is no call to make again"
+NO_ANSWER = "no peer: the directory with its answer could not be read"
 NO_OPERATOR = "no operator was found that the fault began with; there is no call to make again"
 TIME_IS_UP = "the calls before it took the time there is (--nanguard-deadline)"
 
@@ -53,15 +54,16 @@ class Roles:
 NOBODY = Roles(None, None)
 
 
-def send_first(calls: Sequence[CaughtCall], roles: Roles, rank: int, directory: Path) -> None:
+def send_first(calls: Sequence[CaughtCall], roles: Roles, rank: int, files: RunDirectory, incident: str) -> None:
     """Hand the asker's first call to the peer, which waits for it already: first, since what follows may take long.
 
     Args:
         rank: this one.
-        directory: of the incident.
+        files: of the run.
+        incident: its directory, relative to the run.
     """
     if _can_ask(calls, roles, rank):
-        send(directory, calls[0])
+        files.attempt(f"{incident}/peer", lambda: send(files.path / incident, calls[0]))
 
 
 def _can_ask(calls: Sequence[CaughtCall], roles: Roles, rank: int) -> bool:
@@ -69,7 +71,13 @@ def _can_ask(calls: Sequence[CaughtCall], roles: Roles, rank: int) -> bool:
 
 
 def arbitrate_all(
-    guarded: GuardedOptimizer, calls: Sequence[CaughtCall], roles: Roles, directory: Path, deadline: float, saves: bool
+    guarded: GuardedOptimizer,
+    calls: Sequence[CaughtCall],
+    roles: Roles,
+    files: RunDirectory,
+    incident: str,
+    deadline: float,
+    saves: bool,
 ) -> tuple[Arbitration, ...]:
     """Make this rank's suspect calls again.
 
@@ -77,11 +85,12 @@ def arbitrate_all(
 
     Args:
         calls: one per origin.
-        directory: of the incident.
+        files: of the run.
+        incident: its directory, relative to the run.
         deadline: seconds of the stage; no call is begun after half of it.
         saves: the user lets the inputs of calls be written.
     """
-    rank, seconds = guarded.coordinates.rank, min(deadline, PEER_SECONDS)
+    rank, seconds, directory = guarded.coordinates.rank, min(deadline, PEER_SECONDS), files.path / incident
     end = time.monotonic() + deadline / 2
     if rank == roles.peer and roles.asker is not None and saves:
         answer(directory, roles.asker, rank, guarded.torch_device, seconds)
@@ -92,12 +101,21 @@ def arbitrate_all(
             call = replace(call, saved=replace(call.saved, why_not=TIME_IS_UP))
         is_first = rank == roles.asker and number == 0
         if is_first and saves:
-            write_bundle(directory / BUNDLE_NAME, call)
+            _save(call, files, f"{incident}/{BUNDLE_NAME}")
         can_ask = is_first and saves and _can_ask((call,), roles, rank)
-        peer = receive(directory, rank, seconds) if can_ask else NOT_TRIED
+        peer: PeerAnswer | str = NOT_TRIED
+        if can_ask:
+            received = files.attempt(f"{incident}/peer", lambda: receive(directory, rank, seconds), "read")
+            peer = NO_ANSWER if received is None else received
         alike = None if isinstance(peer, str) else is_same_hardware(peer, guarded.torch_device)
         found.append(replace(arbitrate(call, peer=peer), peer_is_alike=alike))
     return tuple(found)
+
+
+def _save(call: CaughtCall, files: RunDirectory, name: str) -> None:
+    """Write the bundle of the incident; where that fails, one line says so."""
+    if files.attempt(name, lambda: write_bundle(files.path / name, call)) is False:
+        files.has_been_logged(name)
 
 
 def without_call(incident: Incident) -> CaughtCall | None:

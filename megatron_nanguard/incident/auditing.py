@@ -8,7 +8,6 @@ from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome
-from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.step.replay import AuditFinding
 from megatron_nanguard.replay.audit import OWNED_ELSEWHERE, audit
 
@@ -16,7 +15,7 @@ Audited = tuple[AuditFinding, ...] | None
 """None where nothing was looked at."""
 
 
-def audit_here(guarded: GuardedOptimizer, alarm: Alarm, shield: Shield) -> Audited:
+def audit_here(guarded: GuardedOptimizer, alarm: Alarm) -> Audited:
     """Look at weights, main parameters, moments, buffers and the recorded batch of this rank.
 
     Sync: host reads.
@@ -24,10 +23,8 @@ def audit_here(guarded: GuardedOptimizer, alarm: Alarm, shield: Shield) -> Audit
     recorder = guarded.step.recorder
     if recorder is None or recorder.call is None:
         return None
-    with shield("incident, audit"):
-        batch = recorder.call.recording.batch()
-        return audit(guarded.chunks, guarded.names, alarm.optimizer, batch, guarded.coordinates.rank)
-    return None
+    batch = recorder.call.recording.batch()
+    return audit(guarded.chunks, guarded.names, alarm.optimizer, batch, guarded.coordinates.rank)
 
 
 def with_bad_copies(

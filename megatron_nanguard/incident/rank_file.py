@@ -4,56 +4,78 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.rank_evidence import RankEvidence, kind_of
+from megatron_nanguard.incident.stage_faults import StageFaults
 from megatron_nanguard.megatron_api import host_program, optimizers
-from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.phrase import phrase
 from megatron_nanguard.records.postmortem import Flags, Postmortem, RngDigests, ScalerState
 from megatron_nanguard.sentinel.vote_flags import Flag
 
+FIRST_VERSION = "first post-mortem"
+"""The stage that makes it; without it this rank has no file in the incident."""
 NO_RNG = RngDigests("", "", "", "", {})
 
 
 class RankFile:
     """The file of this rank in the directory of an incident.
 
-    Every version is written before the next thing that can fail. A fault while writing is one of the guard's own, and
-    training goes on.
+    Every version is written before the next thing that can fail.
 
     Args:
         run: directory of the run.
         incident: directory of the incident, relative to the run.
-        shield: keeps a fault of ours out of training.
+        faults: of the stages of this incident, which the file names.
     Attributes:
-        postmortem: as last written; None where its first version could not be made.
+        postmortem: as last made, on disk or not; None where its first version could not be made.
     """
 
-    def __init__(self, run: RunDirectory, incident: str, shield: Shield) -> None:
-        self._run, self._incident, self._shield = run, incident, shield
+    def __init__(self, run: RunDirectory, incident: str, faults: StageFaults) -> None:
+        self._run, self._incident, self._faults = run, incident, faults
         self.postmortem: Postmortem | None = None
 
-    def begin(self, postmortem: Postmortem) -> None:
-        """Write the first version, what this rank knows alone. The caller shields it."""
-        self.postmortem = postmortem
-        self._run.write_postmortem(self._incident, postmortem)
+    def begin(self, make: Callable[[], Postmortem]) -> None:
+        """Make and write the first version, what this rank knows alone."""
+        self._faults.attempt(FIRST_VERSION, lambda: self._write(make()), False, is_vital=True)
 
-    def add(self, stage: str, **known: Any) -> None:
-        """Write it again with what a stage found.
+    def add(self, stage: str, **known: Any) -> bool:
+        """Write it again with what a stage found, and with the stages that have failed by now.
 
         Args:
             known: attributes of the post-mortem.
+        Returns:
+            Whether it is on disk.
         """
-        if self.postmortem is None:
-            return
-        with self._shield(f"incident, {stage}"):
-            self.postmortem = replace(self.postmortem, **known)
-            self._run.write_postmortem(self._incident, self.postmortem)
+        postmortem = self.postmortem
+        if postmortem is None:
+            return False
+        return self._faults.attempt(
+            f"post-mortem, {stage}",
+            lambda: self._write(self._noted(replace(postmortem, **known))),
+            False,
+            is_vital=True,
+        )
+
+    def add_faults(self) -> None:
+        """Write it again if a stage has failed since the last version."""
+        postmortem = self.postmortem
+        if postmortem is not None and self._noted(postmortem) != postmortem:
+            self.add("faults")
+
+    def _noted(self, postmortem: Postmortem) -> Postmortem:
+        new = tuple(note for note in self._faults.notes() if note not in postmortem.notes)
+        flags = replace(postmortem.flags, own_fault=postmortem.flags.own_fault or bool(new))
+        return replace(postmortem, flags=flags, notes=(*postmortem.notes, *new))
+
+    def _write(self, postmortem: Postmortem) -> bool:
+        self.postmortem = postmortem
+        return self._run.write_postmortem(self._incident, postmortem) is not None
 
 
 def first_postmortem(

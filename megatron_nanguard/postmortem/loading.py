@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,7 @@ def merge_directory(
     notes: Sequence[str] = (),
     track: Track = untracked,
     table: RankTable | None = None,
+    known: Sequence[Postmortem] = (),
 ) -> Incident:
     """Merge the files of all ranks in one incident directory; a file that cannot be read becomes a note.
 
@@ -71,12 +73,17 @@ def merge_directory(
         notes: notes of the caller, which are put before all others.
         track: shows the progress of reading.
         table: filled with a row for each rank.
+        known: post-mortems that need not be read; the files of their ranks are left out, for they may be older.
     Raises:
         PostmortemError: no file of a rank can be read.
     """
     files = RankFiles(directory, track)
+    ranks = {postmortem.coordinates.rank for postmortem in known}
+    read = (postmortem for postmortem in files if postmortem.coordinates.rank not in ranks)
     try:
-        merged = merge(_added_to(table, files), exchanged=exchanged, policy=policy, files=files.names)
+        merged = merge(
+            _added_to(table, itertools.chain(known, read)), exchanged=exchanged, policy=policy, files=files.names
+        )
     except PostmortemError as error:
         raise PostmortemError("; ".join([f"{directory}: {error}", *notes, *files.complaints])) from None
     return replace(merged, notes=(*notes, *files.complaints, *merged.notes))

@@ -1,9 +1,9 @@
-"""One import of torch and Megatron for all tests on several ranks, and healthy runs that several tests look at."""
+"""Healthy runs that several tests look at."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +14,6 @@ from tests.import_server import Server
 from tests.ranks.layouts import LAYOUTS
 
 END_STATE = Path(__file__).with_name("end_state.py")
-
-
-@pytest.fixture(scope="session")
-def ranks() -> Iterator[Server]:
-    """The import server; a job is stock Megatron unless it asks for `in_rank="megatron_nanguard:enable"`."""
-    server = Server.start()
-    yield server
-    server.stop()
 
 
 class Run(NamedTuple):

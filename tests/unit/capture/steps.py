@@ -18,6 +18,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.incident.capturing import Capturer
 from megatron_nanguard.incident.collecting import Collector
+from megatron_nanguard.incident.stage_faults import StageFaults
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.replay.digests import named_digests
@@ -69,6 +70,7 @@ def capture(
     before_writing: Callable[[], None] = lambda: None,
     world_size: int = 1,
     run: RunDirectory | None = None,
+    faults: StageFaults | None = None,
 ) -> Path:
     """Capture the step that the guard has seen; the directory of the incident.
 
@@ -81,8 +83,9 @@ def capture(
         guarded, guarded.optimizer, level, calls, named_digests(gradients_by_name(guarded.names)), why_no_replay
     )
     before_writing()
-    watchdog = Watchdog(own_client(f"capture {root}"), 0, world_size, 30.0, 0.0, lambda code: None)
-    Capturer(Voters((0,), None), run, INCIDENT, watchdog).capture(collector)
+    watchdog = Watchdog(own_client(f"capture {root}"), 0, world_size, 30.0, 0.0, leave=lambda code: None)
+    faults = StageFaults({}) if faults is None else faults
+    Capturer(Voters((0,), None), run, INCIDENT, watchdog, faults).capture(collector)
     incident = run.path / INCIDENT
     if incident.is_dir():
         (incident / "incident.json").write_text("{}")

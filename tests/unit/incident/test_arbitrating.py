@@ -20,6 +20,7 @@ from megatron_nanguard.incident.arbitrating import (
     send_first,
     without_call,
 )
+from megatron_nanguard.postmortem.run_directory import RunDirectory
 from megatron_nanguard.records.incident import Incident, Origin
 from megatron_nanguard.records.postmortem import RankSets
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
@@ -50,11 +51,15 @@ def test_the_roles_follow_from_the_rows(rows: list[tuple[int, int]], expected: R
     assert Roles.of(rows, RANKS) == expected
 
 
+def files_in(root: Path) -> RunDirectory:
+    return RunDirectory(root, "run-1", pytest.fail)
+
+
 @pytest.mark.parametrize(("deadline", "repeats", "note"), [(60.0, 8, ""), (0.0, 0, TIME_IS_UP)])
 def test_no_call_is_begun_when_the_time_is_up(
     watch: Callable[..., Watched], tmp_path: Path, deadline: float, repeats: int, note: str
 ) -> None:
-    (_, last) = arbitrate_all(watch().guarded, [CALL] * 2, NOBODY, tmp_path, deadline, saves=False)
+    (_, last) = arbitrate_all(watch().guarded, [CALL] * 2, NOBODY, files_in(tmp_path), "", deadline, saves=False)
     assert (last.repeats, last.note) == (repeats, note)
 
 
@@ -72,8 +77,9 @@ def test_no_call_is_begun_when_the_time_is_up(
 def test_the_askers_first_call_is_sent_and_no_other(
     tmp_path: Path, rank: int, roles: Roles, call: CaughtCall | None, is_sent: bool
 ) -> None:
-    send_first(() if call is None else (call, call), roles, rank, tmp_path)
-    assert [path.name for path in tmp_path.glob("peer/*")] == (["rank00005"] if is_sent else [])
+    files = files_in(tmp_path)
+    send_first(() if call is None else (call, call), roles, rank, files, "")
+    assert [path.name for path in files.path.glob("peer/*")] == (["rank00005"] if is_sent else [])
 
 
 SPOILED = Origin(

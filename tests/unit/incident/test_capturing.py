@@ -170,7 +170,7 @@ def test_no_collective_is_entered_before_the_slowest_rank_has_written(
 ) -> None:
     entered: list[float] = []
     monkeypatch.setattr(capturing, "all_done", lambda *args: entered.append(time.monotonic()))
-    slow = Watchdog(own_client(f"capture {tmp_path}"), 1, 2, 30.0, 0.0, lambda code: None)
+    slow = Watchdog(own_client(f"capture {tmp_path}"), 1, 2, 30.0, 0.0, leave=lambda code: None)
     written: list[float] = []
 
     def write_slowly() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from megatron_nanguard.incident import merged_file as merged_file_module
 from megatron_nanguard.incident.arbitrating import CAME_BACK_NOWHERE
 from megatron_nanguard.incident.merged_file import MergedFile, sentence
 from megatron_nanguard.incident.rank_summary import ExchangeOutcome
+from megatron_nanguard.incident.sharing import Evidence
 from megatron_nanguard.postmortem.run_directory import RunDirectory, trace_name
 from megatron_nanguard.records.causes import RankedCause
 from megatron_nanguard.records.incident import Incident, Origin
@@ -62,7 +65,7 @@ def merged_file(run: RunDirectory, saves_calls: bool = True) -> MergedFile:
 
 
 def test_after_the_exchange_the_sets_are_on_disk_and_nothing_is_judged(run: RunDirectory) -> None:
-    merged_file(run).after_exchange()
+    merged_file(run).after_exchange(())
 
     told = written(run)
     assert (told.ranks, told.groups, told.infected_groups) == (SETS, (REPLICA_0,), (REPLICA_1,))
@@ -71,7 +74,7 @@ def test_after_the_exchange_the_sets_are_on_disk_and_nothing_is_judged(run: RunD
 
 def test_after_the_replay_the_origin_is_on_disk_and_nothing_is_judged(run: RunDirectory) -> None:
     merged = merged_file(run)
-    merged.after_exchange()
+    merged.after_exchange(())
     for rank in range(8):
         found = (traced_origin(),) if rank == 5 else ()
         traced = trace(rank, origins=found, sinks=(sink(to_origin()),) if found else ())
@@ -83,7 +86,8 @@ def test_after_the_replay_the_origin_is_on_disk_and_nothing_is_judged(run: RunDi
     assert [(origin.rank, origin.operator) for origin in told.origin] == [(5, "log")]
     assert (told.replay, told.causes) == (ReplaySummary(True, "", True), ())
 
-    concluded, path = merged.complete(ABORT)
+    path = merged.complete(ABORT, ())
+    concluded = merged.known
     assert path is not None
     assert written(run) == concluded
     assert concluded is not None
@@ -106,9 +110,10 @@ def test_a_bundle_gives_the_reason_for_no_suspect_call(
         complete = replace(demo_postmortem(rank), replay=summary)
         run.write_postmortem("incidents/step_00000003", complete)
     merged = merged_file(run, saves_calls)
-    merged.after_exchange()
+    merged.after_exchange(())
 
-    concluded, _ = merged.complete(ABORT)
+    merged.complete(ABORT, ())
+    concluded = merged.known
 
     bundle = run.path / "incidents/step_00000003/bundle"
     assert bundle.exists() is has_bundle
@@ -119,11 +124,75 @@ def test_a_bundle_gives_the_reason_for_no_suspect_call(
         assert (call.operator, call.why_not, call.cause) == ("", CAME_BACK_NOWHERE, concluded.causes[0].cause)
 
 
-def test_where_nothing_can_be_written_nothing_is_merged(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_or_sent_nothing_is_merged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     merged = merged_file(RunDirectory(tmp_path / "file", "run-1", lambda line: None))
 
-    merged.after_exchange()
+    merged.after_exchange(())
     merged.after_replay(ReplaySummary(True, "", True))
 
-    assert merged.complete(ABORT) == (None, None)
+    assert not merged.sees(8, False)
+    assert merged.complete(ABORT, ()) is None
+    assert merged.known is None
+
+
+def evidence(ranks: Sequence[int]) -> list[Evidence]:
+    """What the ranks have found; the origin is on rank 5."""
+    found = []
+    for rank in ranks:
+        origins = (traced_origin(),) if rank == 5 else ()
+        traced = trace(rank, origins=origins, sinks=(sink(to_origin()),) if origins else ())
+        found.append(Evidence(replace(demo_postmortem(rank), replay=ReplaySummary(True, "", True)), traced))
+    return found
+
+
+def test_where_nothing_can_be_written_what_was_sent_is_merged_up_to_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    merged = merged_file(RunDirectory(tmp_path / "file", "run-1", lambda line: None))
+    merged.after_exchange(evidence([0])[:1])
+
+    assert merged.complete(ABORT, evidence([0, 5])) is None
+
+    known = merged.known
+    assert known is not None
+    assert (known.ranks, [origin.rank for origin in known.origin]) == (SETS, [5])
+    assert known.causes and known.policy == ABORT
+    assert known.missing_ranks == (1, 2, 3, 4, 6, 7)
+
+
+def test_what_was_sent_counts_more_than_an_older_file_of_the_same_rank(run: RunDirectory) -> None:
+    merged = merged_file(run)
+    merged.after_exchange(())
+    assert merged.known is not None and not merged.known.replay.done
+
+    merged.complete(ABORT, evidence(range(8)))
+
+    assert merged.known.replay.done and merged.known.missing_ranks == ()
+    assert [origin.rank for origin in written(run).origin] == [5]
+
+
+def test_all_files_are_there_only_with_every_rank_and_trace(run: RunDirectory) -> None:
+    merged = merged_file(run)
+    assert merged.sees(8, False)
+    assert not merged.sees(9, False)
+    assert not merged.sees(8, True)
+
+
+def test_a_rule_that_fails_leaves_what_was_merged_and_joined(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = merged_file(run)
+    merged.after_exchange(())
+    for each in evidence(range(8)):
+        assert each.trace is not None
+        run.write(f"incidents/step_00000003/{trace_name(place(each.trace.rank), SIZES)}", each.trace)
+    merged.after_replay(ReplaySummary(True, "", True))
+
+    def no_rule(*args: object) -> None:
+        raise LookupError("planted by the test")
+
+    monkeypatch.setattr(merged_file_module, "conclude", no_rule)
+    with pytest.raises(LookupError):
+        merged.complete(ABORT, ())
+    assert merged.known is not None
+    assert (merged.known.policy, [origin.rank for origin in merged.known.origin]) == (ABORT, [5])

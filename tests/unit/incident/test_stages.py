@@ -16,8 +16,9 @@ from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
-from megatron_nanguard.incident import stages
+from megatron_nanguard.incident import auditing, merged_file, stages
 from megatron_nanguard.incident.alarm import Alarm
+from megatron_nanguard.incident.collecting import Collector
 from megatron_nanguard.incident.merged_file import MergedFile
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.postmortem.loading import load_incident
@@ -114,7 +115,52 @@ def test_evidence_that_cannot_be_collected_is_a_fault_of_this_rank_and_the_excha
     watched, run = watch(), run_in(tmp_path)
     del watched.guarded.names
     assert handle(watched, run) == SKIP
-    assert run.shield.fault == ("incident, signal: AttributeError: 'GuardedOptimizer' object has no attribute 'names'")
+    assert run.failed_stages == {
+        "signal": "incident, signal: AttributeError: 'GuardedOptimizer' object has no attribute 'names'"
+    }
+    assert run.shield.fault is None, "the guard stays on"
+
+
+STAGES = {
+    "audit": (auditing, "audit"),
+    "first merging": (merged_file.MergedFile, "after_exchange"),
+    "merging": (merged_file, "conclude"),
+    "capture": (Collector, "collect"),
+    "arbitration": (stages, "arbitrate_all"),
+}
+
+
+@pytest.mark.parametrize("stage", ["", *STAGES])
+def test_a_stage_that_fails_costs_its_result_is_named_and_is_left_out_next_time(
+    megatron: Any, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    calls: list[str] = []
+
+    def fail(*args: object, **kwargs: object) -> None:
+        calls.append(stage)
+        raise LookupError("planted by the test")
+
+    if stage:
+        monkeypatch.setattr(*STAGES[stage], fail)
+    made = trainer(ddp={"check_for_nan_in_grad": False})
+    guarded, run = guard_optimizer(made, next(numbers)), run_in(tmp_path)
+    for number in (1, 2):
+        run_step(made, guarded, (ONES * math.nan,))
+        assert stages.handle(run, guarded, alarm_of(guarded)) == SKIP
+        sentences = [message for message in log.messages if message.startswith("non-finite gradient or loss. ")]
+        assert len(sentences) == number
+    assert run.shield.fault is None
+    assert calls == ([stage] if stage else [])
+
+    (first, second) = [
+        from_json(Postmortem, path.read_bytes()) for path in sorted(tmp_path.glob("runs/*/incidents/*/rank*.json"))
+    ]
+    fault = f"incident, {stage}: LookupError: planted by the test"
+    assert (first.flags.own_fault, second.flags.own_fault) == (bool(stage), bool(stage))
+    assert first.notes == ((f"a part of the guard failed on this rank: {fault}",) if stage else ())
+    assert second.notes == ((f"left out, since it failed in an earlier incident: {fault}",) if stage else ())
+    if stage not in ("capture", "merging"):
+        assert load_incident(tmp_path).incident.own_faults == ((0,) if stage else ())
 
 
 @pytest.mark.parametrize("fails", [False, True])

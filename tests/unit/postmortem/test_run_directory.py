@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from megatron_nanguard.postmortem import run_directory as run_directory_module
 from megatron_nanguard.postmortem.run_directory import RunDirectory, postmortem_name
 from megatron_nanguard.records.json.record_file import from_json
 from megatron_nanguard.records.postmortem import Postmortem
@@ -151,3 +154,39 @@ def test_the_directory_is_created_by_the_next_write_after_a_failure(tmp_path: Pa
 
     assert directory.write("incidents/a.json", postmortem(0)) is not None
     assert len(log) == 1
+
+
+def test_a_file_system_that_hangs_is_waited_for_once_in_a_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, log = threading.Event(), Log()
+    directory = RunDirectory(tmp_path, "run1", log, patience=0.5)
+    monkeypatch.setattr(run_directory_module, "write_record", lambda *args: gate.wait(30))
+    directory.begin_incident()
+    directory.begin_stage()
+    began = time.monotonic()
+
+    for name in ("a", "b", "c"):
+        assert directory.write(f"incidents/{name}.json", postmortem(0)) is None
+
+    assert time.monotonic() - began < 5.0
+    assert directory.left_out == ["incidents/a.json", "incidents/b.json", "incidents/c.json"]
+    assert log == [
+        f"cannot write {tmp_path}/runs/run1/incidents/a.json: the file system does not answer in time; "
+        "training goes on, further files that fail are not mentioned"
+    ]
+    gate.set()
+    directory.end_incident()
+    assert directory.write("incidents/d.json", postmortem(0)) is not None
+
+
+def test_what_cannot_be_read_is_logged_as_such_and_the_next_incident_forgets_it(tmp_path: Path) -> None:
+    directory, log = run_directory(tmp_path)
+
+    assert directory.attempt("incidents/a", lambda: os.listdir(tmp_path / "gone"), "read") is None
+
+    assert directory.has_failed
+    assert log[0].startswith(f"cannot read {tmp_path}/runs/run1/incidents/a: No such file or directory; ")
+    directory.begin_incident()
+    assert not directory.has_failed
+    assert directory.attempt("x", lambda: 3, "read") == 3
