@@ -28,48 +28,127 @@ CANNOT_COPY = (copy.Error, RuntimeError, TypeError, ValueError, AttributeError, 
 """What copying an unknown batch class, or a full device, may raise. The step goes on then, without a replay."""
 
 
+class _Record:
+    """What was taken through one iterator of the step, and through those that it gave out.
+
+    Attributes:
+        fetched: the items.
+        ends: number of items before each time that the iterator was exhausted.
+        again: what a replay returns; None in the first pass.
+        consumed: what the replay has got so far.
+        ends_left: of `ends`, those that the replay has not come to.
+        other_uses: ways in which data may have been taken past this record.
+        fault: why an item could not be copied; empty when all could.
+    """
+
+    def __init__(self) -> None:
+        self.fetched: list[FetchedItem] = []
+        self.ends: list[int] = []
+        self.again: Sequence[Any] | None = None
+        self.consumed: list[Any] = []
+        self.ends_left: list[int] = []
+        self.other_uses: list[str] = []
+        self.fault = ""
+
+    def first(self, source: Any) -> Any:
+        """Take the next item from the iterator of the training script."""
+        try:
+            item = next(source)
+        except StopIteration:
+            self.ends.append(len(self.fetched))
+            raise
+        if not self.fault:
+            try:
+                self.fetched.append(FetchedItem(item))
+            except ReplayError as error:
+                self.fault = str(error)
+            except CANNOT_COPY as error:
+                self.fault = phrase("a micro-batch cannot be copied: {error}", error=f"{type(error).__name__}: {error}")
+        return item
+
+    def once_more(self, again: Sequence[Any]) -> Any:
+        """The next item of a replay; the iterator is exhausted where it was in the first pass."""
+        if self.ends_left and self.ends_left[0] == len(self.consumed):
+            self.ends_left.pop(0)
+            raise StopIteration
+        if len(self.consumed) == len(again):
+            raise ReplayError(f"the replay asks for more than the {len(again)} micro-batches of the step")
+        self.consumed.append(copied(again[len(self.consumed)]))
+        return self.consumed[-1]
+
+
 class RecordingIterator(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic from wrapt 2 on
     """Wrap a data iterator: copy its items, pass everything else through.
 
     Args:
         inner: the iterator of the training script, of any type.
+        record: of the iterator that gave this one out; a new one if None.
     """
 
-    def __init__(self, inner: Any) -> None:
+    def __new__(cls, inner: Any, record: _Record | None = None) -> RecordingIterator:
+        made: RecordingIterator = super().__new__(_CallableIterator if callable(inner) else cls)
+        return made
+
+    def __init__(self, inner: Any, record: _Record | None = None) -> None:
         super().__init__(inner)
-        self._self_fetched: list[FetchedItem] = []
-        self._self_again: Sequence[Any] | None = None
-        self._self_consumed: list[Any] = []
-        self._self_other_uses: list[str] = []
-        self._self_fault = ""
+        self._self_record = _Record() if record is None else record
 
     def __iter__(self) -> RecordingIterator:
-        return self
+        """What the script's own gives: itself, or another iterator, which is recorded here too.
+
+        In a replay always this one: the script's own must not begin anew a second time.
+        """
+        if self._self_record.again is not None:
+            return self
+        given = iter(self.__wrapped__)
+        return self if given is self.__wrapped__ else RecordingIterator(given, self._self_record)
 
     def __next__(self) -> Any:
-        again, consumed = self._self_again, self._self_consumed
-        if again is not None:
-            if len(consumed) == len(again):
-                raise ReplayError(f"the replay asks for more than the {len(again)} micro-batches of the step")
-            consumed.append(copied(again[len(consumed)]))
-            return consumed[-1]
-        item = next(self.__wrapped__)
-        if not self._self_fault:
-            try:
-                self._self_fetched.append(FetchedItem(item))
-            except ReplayError as error:
-                self._self_fault = str(error)
-            except CANNOT_COPY as error:
-                self._self_fault = phrase(
-                    "a micro-batch cannot be copied: {error}", error=f"{type(error).__name__}: {error}"
-                )
-        return item
+        record = self._self_record
+        return record.first(self.__wrapped__) if record.again is None else record.once_more(record.again)
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
         if callable(found) and not name.startswith("__"):
-            self._self_other_uses.append(name)
+            self._self_record.other_uses.append(name)
         return found
+
+    # Python looks these up on the class.
+
+    def __getitem__(self, key: Any) -> Any:
+        self._self_record.other_uses.append("[]")
+        return self.__wrapped__[key]
+
+    def __contains__(self, item: Any) -> bool:
+        self._self_record.other_uses.append("in")
+        return item in self.__wrapped__
+
+    def __reversed__(self) -> Any:
+        self._self_record.other_uses.append("reversed")
+        return reversed(self.__wrapped__)
+
+    def __copy__(self) -> Any:
+        self._self_record.other_uses.append("copy")
+        return copy.copy(self.__wrapped__)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        self._self_record.other_uses.append("deepcopy")
+        return copy.deepcopy(self.__wrapped__, memo)
+
+    def __reduce__(self) -> Any:
+        return self.__wrapped__.__reduce__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled like the script's own, whose state may go into a checkpoint."""
+        return self.__wrapped__.__reduce_ex__(protocol)
+
+
+class _CallableIterator(RecordingIterator):
+    """For an iterator that can be called; others must not look as if they could."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._self_record.other_uses.append("()")
+        return self.__wrapped__(*args, **kwargs)
 
 
 class Recording:
@@ -110,21 +189,22 @@ class Recording:
     def why_not(self) -> str:
         """Why the data cannot be returned again; empty when it can."""
         for iterator in self._iterators.values():
-            if iterator._self_fault:
-                return iterator._self_fault
-            if iterator._self_other_uses:
-                use = repr(iterator._self_other_uses[0])
+            record = iterator._self_record
+            if record.fault:
+                return record.fault
+            if record.other_uses:
+                use = repr(record.other_uses[0])
                 return phrase("data was also taken through the iterator's {use}", use=use)
         return self._unknown
 
     @property
     def num_fetched(self) -> int:
         """Number of micro-batches that were fetched."""
-        return sum(len(each._self_fetched) for each in self._iterators.values())
+        return sum(len(each._self_record.fetched) for each in self._iterators.values())
 
     def batch(self) -> Batch:
         """The copies of the items, by iterator."""
-        return tuple(tuple(one.content for one in each._self_fetched) for each in self._iterators.values())
+        return tuple(tuple(one.content for one in each._self_record.fetched) for each in self._iterators.values())
 
     def changed_after_fetch(self) -> list[int]:
         """Numbers of the micro-batches whose tensors, where they still exist, changed after the fetch.
@@ -135,8 +215,8 @@ class Recording:
         """
         changed: set[int] = set()
         for iterator in self._iterators.values():
-            consumed = iterator._self_consumed if self._replayed else []
-            for number, item in enumerate(iterator._self_fetched):
+            consumed = iterator._self_record.consumed if self._replayed else []
+            for number, item in enumerate(iterator._self_record.fetched):
                 if item.changed(consumed[number] if number < len(consumed) else None):
                     changed.add(number)
         return sorted(changed)
@@ -152,13 +232,14 @@ class Recording:
         if len(chosen) != len(self._iterators):
             raise ReplayError(f"a batch of {len(chosen)} iterators, the step has {len(self._iterators)}")
         for iterator, items in zip(self._iterators.values(), chosen, strict=True):
-            iterator._self_again, iterator._self_consumed = items, []
+            record = iterator._self_record
+            record.again, record.consumed, record.ends_left = items, [], list(record.ends)
         try:
             yield
         finally:
             self._replayed = batch is None
             for iterator in self._iterators.values():
-                iterator._self_again = None
+                iterator._self_record.again = None
 
 
 def copied(item: Any) -> Any:

@@ -65,7 +65,9 @@ def test_a_replay_that_asks_for_more_is_an_error() -> None:
 def test_a_recording_iterator_behaves_like_the_iterator_that_it_wraps() -> None:
     recording = Recording(Loader(1.0))
     assert isinstance(recording.data_iterator, Loader)
-    assert iter(recording.data_iterator) is recording.data_iterator
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(recording.data_iterator)
+    assert not callable(recording.data_iterator)
     assert recording.data_iterator.epoch == 7
     assert recording.why_not() == "", "nothing was taken by reading a number"
 
