@@ -11,10 +11,8 @@ The class is left as it is: `torch.compile` guards on its methods, and would com
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -34,7 +32,7 @@ from megatron_nanguard.arbitration.packing import (
     host_copies,
     is_finite,
 )
-from megatron_nanguard.arbitration.repro import CannotRun, Function, LeftOut, named
+from megatron_nanguard.arbitration.repro import CannotRun, Function, LeftOut, named, version_of
 from megatron_nanguard.records.suspect_call import SavedCall, SavedOutput
 from megatron_nanguard.records.trace import TracedOrigin
 
@@ -344,12 +342,6 @@ def _takes_context(cls: Any) -> bool:
 
 def _versions(cls: Any) -> dict[str, str]:
     """Versions of torch and of the package that the Function is from."""
-    found = {"torch": str(torch.__version__)}
     package = cls.__module__.partition(".")[0]
-    try:
-        found[package] = metadata.version(package)
-    except (metadata.PackageNotFoundError, ValueError):
-        version = getattr(sys.modules.get(package), "__version__", None)
-        if version is not None:
-            found[package] = str(version)
-    return found
+    versions = {"torch": str(torch.__version__), package: version_of(package)}
+    return {name: version for name, version in versions.items() if version}

@@ -132,7 +132,7 @@ def _function(saved: SavedCall) -> repro.Function:
         if operator is None:
             raise repro.CannotRun(f"{saved.operator} is not registered in this process")
         return repro.function_of(operator)
-    cls = repro.find_class(saved.operator)
+    cls = repro.find_class(saved.operator, saved.source)
     if cls is None:
         raise repro.CannotRun(f"no autograd Function {saved.operator} is loaded")
     return repro.function_of(cls)

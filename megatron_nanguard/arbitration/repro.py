@@ -5,6 +5,9 @@
     python repro.py --preload kernel.py  with the kernel under suspicion loaded first (.py or .so)
     python repro.py --full               on the whole inputs, where they were kept
 
+An autograd.Function is imported from the library that it was from in the run. Where that is not installed, or has no
+kernel for the device, a plain PyTorch reference runs in its place if the bundle holds one.
+
     aten.log.default in decoder.layers.1.mlp on cpu
     in the run: forward, rank 5, step 3, NVIDIA H100; the verdict was numerics
     rows 0, 1, 2, 3, 31 of 64: up to 16 bad ones and 4 good ones; --full takes all
@@ -25,7 +28,8 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,14 +103,15 @@ def _reproduce(folder: Path, options: argparse.Namespace) -> int:
     call = _read_call(folder)
     is_full = options.full and call["rows"] is not None
     call = whole(call) if is_full else call
-    expectation = _expectation(call, bool(options.preload))
     device = open_device(options.device)
     for path in options.preload:
         _load(Path(path))
     _print_call(call, device, is_full)
     try:
-        outputs = _run_saved(call, folder, device, is_full)
+        outputs, is_itself = _run_saved(call, folder, device, is_full)
+        expectation = _expectation(call, is_itself or bool(options.preload))
     except NothingToRun as error:
+        expectation = _expectation(call, bool(options.preload))
         if not expectation:
             raise
         print(f"cannot be run: {error}")
@@ -197,19 +202,31 @@ def _print_call(call: Json, device: torch.device, is_full: bool) -> None:
         print(f"rows {rows} of {call['rows']['num_rows']}: up to 16 bad ones and 4 good ones{more}")
 
 
-def _run_saved(call: Json, folder: Path, device: torch.device, is_full: bool) -> Outputs:
+def _run_saved(call: Json, folder: Path, device: torch.device, is_full: bool) -> tuple[Outputs, bool]:
+    """Run the call, or its reference where it cannot run here.
+
+    Returns:
+        The outputs, and whether they are those of the Function itself.
+    """
     if call["why_not"]:
         raise NothingToRun(call["why_not"])
     tensors = _load_tensors(folder / (FULL_NAME if is_full else TENSORS_NAME)) if call["tensors"] else {}
-    function = _find_function(call, folder)
+    is_function = call["kind"] != "operator"
+    found = _find_called(call)
     try:
+        if found is None:
+            _print_inputs(call, tensors)
+            return run(call, tensors, device, _reference(call, folder, f"{call['operator']} is not here")), False
         try:
-            return run(call, tensors, device, function)
-        except NotImplementedError:  # an operator of another kind of device
-            if not (folder / REFERENCE_NAME).is_file():
+            return run(call, tensors, device, function_of(found)), is_function
+        except Exception as error:
+            # An operator of another kind of device; of a Function's library, anything.
+            is_elsewhere = is_function or isinstance(error, NotImplementedError)
+            if not (is_elsewhere and (folder / REFERENCE_NAME).is_file()):
                 raise
-            return run(call, tensors, device, _reference(call, folder))
-    except (RuntimeError, TypeError, ValueError) as error:
+            reference = _reference(call, folder, f"{call['operator']} does not run here: {first_line(error)}")
+            return run(call, tensors, device, reference), False
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise CannotRun(first_line(error)) from error
 
 
@@ -227,20 +244,55 @@ def _load_tensors(path: Path) -> dict[str, Tensor]:
         raise CannotRun(f"{path.name} is damaged: {error}") from None
 
 
-def _find_function(call: Json, folder: Path) -> Function:
-    """The operator or autograd Function of the call; where it is not loaded, the reference in the bundle."""
+def _find_called(call: Json) -> Any:
+    """The operator or autograd Function of the call; None where it is neither loaded nor installed."""
     found = find_operator(call["operator"]) if call["kind"] == "operator" else None
-    found = found or find_class(call["operator"])
-    return function_of(found) if found else _reference(call, folder)
+    return found or find_class(call["operator"], call["source"]) or _imported(call)
 
 
-def _reference(call: Json, folder: Path) -> Function:
+def _imported(call: Json) -> Any:
+    """Import the Function from where it was defined in the run, and say which version is here; None where it is not."""
+    module, _, qualified_name = call["source"].partition(":")
+    if not qualified_name or module == "__main__":
+        return None
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # what a package does when it is imported, it may do wrong in any way
+        print(f"{module} cannot be imported: {first_line(error)}")
+        return None
+    for part in qualified_name.split("."):
+        found = getattr(found, part, None)
+    package = module.partition(".")[0]
+    versions = (version_of(package) or "of an unknown version", call["versions"].get(package, "an unknown version"))
+    print(f"{package} {versions[0]}; in the run: {versions[1]}")
+    return found if isinstance(found, type) and issubclass(found, torch.autograd.Function) else None
+
+
+def version_of(package: str) -> str:
+    """The version of a loaded top-level package; empty where it gives none."""
+    try:
+        return metadata.version(package)
+    except (metadata.PackageNotFoundError, ValueError):
+        return str(getattr(sys.modules.get(package), "__version__", ""))
+
+
+def _print_inputs(call: Json, tensors: Mapping[str, Tensor]) -> None:
+    """Print what the saved call got, and what came out of it in the run."""
+    for name, tensor in ((name, tensors[name]) for name in call["tensors"] if name in tensors):
+        largest = f", largest {float(tensor.abs().max()):.6g}" if tensor.is_floating_point() and tensor.numel() else ""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        print(f"input {name} {tuple(tensor.shape)} {dtype}: {_pattern(count(tensor))}{largest}")
+    for output in call["outputs"]:
+        print(f"output {output['name']} {tuple(output['shape'])} {output['dtype']}: {_pattern(_counts_in_run(output))}")
+
+
+def _reference(call: Json, folder: Path, why: str) -> Function:
     path = folder / REFERENCE_NAME
     if not path.is_file():
         raise NothingToRun(
             f"{call['operator']} is not part of torch; load the file that defines it with --preload FILE"
         )
-    print(f"{call['operator']} is not here; its plain PyTorch reference runs instead")
+    print(f"{why}; its plain PyTorch reference runs instead")
     reference = _load(path).REFERENCES[call["operator"]]
     return of_reference(lambda args, kwargs: reference(**args, **kwargs))
 
@@ -253,13 +305,23 @@ def find_operator(name: str) -> Any:
     return found
 
 
-def find_class(name: str, base: Any = torch.autograd.Function) -> Any:
-    """The autograd Function of that name that was defined last; None when none is loaded."""
-    for cls in reversed(base.__subclasses__()):
-        found = cls if cls.__name__ == name else find_class(name, cls)
-        if found is not None:
-            return found
-    return None
+def find_class(name: str, source: str = "") -> Any:
+    """The autograd Function of that name: the one defined there, else the one defined last; None if none is loaded.
+
+    Args:
+        name: of the class.
+        source: "module:qualified name"; empty where that is not known.
+    """
+    found = [cls for cls in _subclasses(torch.autograd.Function) if cls.__name__ == name]
+    there = (cls for cls in found if f"{cls.__module__}:{cls.__qualname__}" == source)
+    return next(there, found[0] if found else None)
+
+
+def _subclasses(base: Any) -> Iterator[Any]:
+    """Yield all loaded subclasses, those defined last first."""
+    for cls in reversed(type.__subclasses__(base)):
+        yield cls
+        yield from _subclasses(cls)
 
 
 def function_of(called: Any) -> Function:
@@ -270,7 +332,7 @@ def function_of(called: Any) -> Function:
         for value in (*args.values(), *kwargs.values()):
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, LeftOut):
-                    raise CannotRun(f"argument {one.name} was a {one.kind}, which no file holds")
+                    raise NothingToRun(f"argument {one.name} was a {one.kind}, which no file holds")
         return function(*args.values(), **kwargs)
 
     return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import subprocess
 import sys
@@ -347,3 +348,84 @@ def test_the_causes_that_the_call_alone_does_not_show_are_those_outside_of_its_v
     outside = (Family.TRANSPORT, Family.MEMORY, Family.HARDWARE)
 
     assert {*repro.NOT_EXPECTED} == {cause for cause in Cause if cause.family in outside}
+
+
+LIBRARY = """
+import torch
+__version__ = "2.4.1"
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, inp, quantizer=None):
+        out = inp @ weight.T
+        out[0, 1] = float("nan")
+        return out
+"""
+
+
+@pytest.fixture
+def of_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Writes the bundle of a Function that is from a library, which has this version now."""
+    (tmp_path / "opaque_kernels.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    library = importlib.import_module("opaque_kernels")
+    monkeypatch.setitem(sys.modules, "opaque_kernels", library)
+
+    def write(*more: object) -> Path:
+        with listening("_Linear.forward") as catcher:
+            library._Linear.apply(torch.ones(2, 3), torch.ones(4, 3), *more)
+        call = replace(catcher.call, saved=replace(catcher.call.saved, cause="operator"))
+        assert call.saved.source == "opaque_kernels:_Linear"
+        assert call.saved.versions["opaque_kernels"] == "2.4.1"
+        directory = tmp_path / "bundle"
+        write_bundle(directory, call)
+        (tmp_path / "opaque_kernels.py").write_text(LIBRARY.replace("2.4.1", "2.5.0"))
+        return directory
+
+    return write
+
+
+def run_script(directory: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    set_path = f"import sys; sys.path[:0] = {[str(one) for one in path]!r}"
+    run = f"import runpy; runpy.run_path({str(directory / 'repro.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-I", "-W", "ignore", "-c", f"{set_path}; sys.argv = ['repro.py']; {run}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_function_is_imported_from_its_library_and_both_versions_are_said(
+    of_library: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = run_script(of_library(), tmp_path)
+
+    assert done.stdout.splitlines()[2:] == [
+        "opaque_kernels 2.5.0; in the run: 2.4.1",
+        "output 0 (4, 2) float32: 1 NaN, first at (0, 1); the same as in the run",
+        "reproduced",
+    ]
+    assert done.returncode == 1
+
+
+def test_where_the_library_is_missing_the_saved_facts_and_the_reference_remain(of_library: Callable[..., Path]) -> None:
+    done = run_script(of_library())
+
+    assert done.stdout.splitlines()[2:] == [
+        "opaque_kernels cannot be imported: No module named 'opaque_kernels'",
+        "input weight (2, 3) float32: finite, largest 1",
+        "input inp (4, 3) float32: finite, largest 1",
+        "output 0 (4, 2) float32: 1 NaN, first at (0, 1)",
+        "_Linear is not here; its plain PyTorch reference runs instead",
+        "output 0 (4, 2) float32: finite; in the run: 1 NaN, first at (0, 1)",
+        "not reproduced here: the verdict blames the kernel; load it with --preload FILE",
+    ]
+    assert done.returncode == 0
+
+
+def test_a_call_with_an_argument_that_no_file_holds_runs_by_its_reference(
+    of_library: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = run_script(of_library(object()), tmp_path)
+
+    assert done.stdout.splitlines()[3:5] == [
+        "_Linear does not run here: argument quantizer was a object, which no file holds; its plain PyTorch reference "
+        "runs instead",
+        "output 0 (4, 2) float32: finite; in the run: 1 NaN, first at (0, 1)",
+    ]
