@@ -81,7 +81,8 @@ class CallStack:
     """The calls that run, innermost last.
 
     One stack serves the thread that traces and those of the autograd engine, which run while that one waits. Other
-    threads, such as those of a data loader, are left alone.
+    threads, such as those of a data loader, are left alone: a thread of the engine has inherited that the backward does
+    not run in several threads, which is so while a pass is traced.
 
     Attributes:
         before_change: called before a call begins or ends.
@@ -164,7 +165,8 @@ class CallStack:
                 self._watch.add(code)
 
     def _if_traced(self, shielded: Callable[..., object], follow: Callable[..., object], *args: object) -> None:
-        if threading.get_ident() == self._thread or torch._C._current_autograd_node() is not None:
+        is_of_engine = torch._C._current_autograd_node() is not None and not torch._C._is_multithreading_enabled()
+        if threading.get_ident() == self._thread or is_of_engine:
             shielded(follow, *args)
 
     def _started(self, frame: FrameType) -> None:

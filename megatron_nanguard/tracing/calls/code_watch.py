@@ -67,6 +67,8 @@ class CodeWatch:
             for code in self._codes:
                 self._set_events(code, watched=True)
             sys.monitoring.set_events(tool, events.PY_UNWIND)  # Python cannot restrict this one to a code object.
+            # A tool that had this place before may have disabled events, and Python does not forget that.
+            sys.monitoring.restart_events()
             yield
         finally:
             sys.monitoring.set_events(tool, 0)

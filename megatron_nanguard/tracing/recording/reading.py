@@ -177,7 +177,13 @@ class TensorReader:
         for name, tensor in arguments():
             memory = memory_of(tensor)
             if memory is not None and can_be_bad(memory) and self.is_filled(memory):
-                region.reads.append(self.read(memory, name))
+                region.reads.append(self.went_in(memory, name))
+
+    def went_in(self, tensor: Tensor, name: str) -> TracedRead:
+        """Read a tensor that went into a region; a message that is still bringing it is left to arrive."""
+        if not self.is_under_way(tensor):
+            return self.read(tensor, name)
+        return TracedRead(name, None, tuple(self._log.lineage.read(tensor)[0]), TracedOutput.of(tensor, None))
 
     def is_under_way(self, tensor: Tensor) -> bool:
         """Whether a message that nothing has waited for may be writing into the tensor."""

@@ -132,7 +132,7 @@ class RegionRecorder:
         if not opened.is_traced:
             return
         if call.module is not None:
-            region.arguments = partial(_module_arguments, call)
+            region.arguments = partial(_module_arguments, call, region.not_seen)
             return
         with self._looking():
             for name, value in call.arguments.items():
@@ -198,6 +198,7 @@ class RegionRecorder:
 
     def _cpp_returned(self, call: RunningCall, gradients: tuple[Tensor, ...], incoming: object) -> None:
         self._calls.pop(call, gradients)
+        call.arguments = {}
 
     # ----------------------------------------------------------------- for others
 
@@ -261,22 +262,12 @@ class RegionRecorder:
     def _go_in(self, opened: _OpenRegion, name: str, value: object) -> None:
         """Read the tensors within an argument; one that cannot be walked costs itself alone."""
         region = opened.region
-        try:
-            tensors = list(tensors_within(value, name))
-        except Exception:  # An object of the user's may raise anything when it is asked for its attributes.
-            region.not_seen.append(name)
-            return
-        for inner, memory in self._usable(tensors):
-            if self._is_under_way(memory):
-                writers, _ = self._log.lineage.read(memory)
-                region.reads.append(TracedRead(inner, None, tuple(writers), TracedOutput.of(memory, None)))
-            else:
-                is_filled = self._reader.is_filled(memory)
-                read = self._reader.read(memory, inner)
-                region.reads.append(read)
-                if not is_filled:
-                    opened.handed.append(_Handed(read, memory, _digest(memory)))
+        for inner, memory in self._usable(tensors_within(value, name, region.not_seen)):
+            is_filled = self._reader.is_filled(memory)
+            region.reads.append(self._reader.went_in(memory, inner))
             opened.again.append((inner, memory))
+            if not is_filled:
+                opened.handed.append(_Handed(region.reads[-1], memory, _digest(memory)))
 
     def _look_at_all(self, opened: _OpenRegion, outputs: list[NamedValue]) -> None:
         call, region = opened.call, opened.region
@@ -380,13 +371,13 @@ def _state(ctx: Any) -> dict[str, Any]:
     return {name: value for name, value in _state_of(ctx).items() if not name.startswith(_OWN)}
 
 
-def _module_arguments(call: RunningCall) -> Iterator[NamedValue]:
+def _module_arguments(call: RunningCall, not_seen: list[str]) -> Iterator[NamedValue]:
     """Yield what went into a module, with its own parameters and buffers."""
     assert call.module is not None
     names = argument_names(call.module.forward)
     args = {(names[i] if i < len(names) else f"args.{i}"): value for i, value in enumerate(call.arguments["args"])}
     own = {**call.module._parameters, **call.module._buffers}
-    return tensors_within({**args, **call.arguments.get("kwargs", {}), **own})
+    return tensors_within({**args, **call.arguments.get("kwargs", {}), **own}, "", not_seen)
 
 
 def _named_results(call: RunningCall, result: object) -> Iterator[NamedValue]:
