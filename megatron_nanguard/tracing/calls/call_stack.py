@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import torch
@@ -25,6 +25,7 @@ CallPart = Literal["step", "module", "forward", "backward"]
 
 _MODULE_CALL: Final = Module._call_impl.__code__
 _CLASS_MADE: Final = FunctionMeta.__init__.__code__
+_MOST_DECORATORS: Final = 4
 _METHODS: Final = {"forward": "forward", "backward": "backward", "vjp": "backward", "setup_context": "setup_context"}
 
 
@@ -95,14 +96,15 @@ class CallStack:
             names: global path of each module.
             shielded: ``shielded(function, *args)`` calls a function of ours; its faults do not reach the step.
         """
-        self._names = names
+        self._names, self._shielded = names, shielded
         self.before_change: Callable[[], None] = _nothing
         self._calls = [RunningCall("step")]
         self._methods: dict[CodeType, _Method] = {}
         self._listeners: tuple[CallListener, ...] = ()
         self._thread = 0
-        callbacks = (self._started, self._returned, self._raised)
-        self._watch = CodeWatch(*(partial(self._if_traced, shielded, one) for one in callbacks))
+        self._watch = CodeWatch(
+            *(partial(self._if_traced, one) for one in (self._started, self._returned, self._raised))
+        )
 
     @property
     def current(self) -> RunningCall:
@@ -132,7 +134,7 @@ class CallStack:
         for code in (_MODULE_CALL, _CLASS_MADE):
             self._watch.add(code)
         for function in _subclasses(_SingleLevelFunction):
-            self._add(function)
+            self._shielded(self._add, function)
         with self._watch.watching():
             try:
                 yield
@@ -142,13 +144,19 @@ class CallStack:
 
     def push(self, call: RunningCall) -> None:
         """Begin a call that has no frame."""
+        self._shielded(self._begin, call)
+
+    def pop(self, call: RunningCall, result: object) -> None:
+        """End it."""
+        self._shielded(self._end, call, result)
+
+    def _begin(self, call: RunningCall) -> None:
         self.before_change()
         self._calls.append(call)
         for listener in reversed(self._listeners):
             listener.entered(call)
 
-    def pop(self, call: RunningCall, result: object) -> None:
-        """End it."""
+    def _end(self, call: RunningCall, result: object) -> None:
         if call in self._calls:
             self.before_change()
             del self._calls[self._calls.index(call) :]
@@ -158,25 +166,24 @@ class CallStack:
     def _add(self, function: Any) -> None:
         """Watch the methods of a Function; those that torch itself defines for all Functions do nothing."""
         for name, part in _METHODS.items():
-            method = function.__dict__.get(name)
-            code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None) if method else None
-            if isinstance(code, CodeType) and function.__module__ != "torch.autograd.function":
+            code = _code_of(function.__dict__.get(name))
+            if code is not None and function.__module__ != "torch.autograd.function":
                 self._methods.setdefault(code, _Method(function, part))
                 self._watch.add(code)
 
-    def _if_traced(self, shielded: Callable[..., object], follow: Callable[..., object], *args: object) -> None:
+    def _if_traced(self, follow: Callable[..., object], *args: object) -> None:
         is_of_engine = torch._C._current_autograd_node() is not None and not torch._C._is_multithreading_enabled()
         if threading.get_ident() == self._thread or is_of_engine:
-            shielded(follow, *args)
+            self._shielded(follow, *args)
 
     def _started(self, frame: FrameType) -> None:
         if frame.f_code is _MODULE_CALL:
-            values = frame.f_locals
-            self.push(RunningCall("module", "", _arguments(frame, values), frame, module=values["self"]))
+            arguments = _arguments(frame)
+            self._begin(RunningCall("module", "", arguments, frame, module=arguments.pop("self")))
         elif frame.f_code is not _CLASS_MADE:
             function, part = self._methods[frame.f_code]
             if part != "setup_context":
-                self.push(_function_call(frame, function, part))
+                self._begin(_function_call(frame, function, part))
 
     def _returned(self, frame: FrameType, result: object) -> None:
         if frame.f_code is _CLASS_MADE:
@@ -189,10 +196,12 @@ class CallStack:
                 for listener in self._listeners:
                     listener.left(call, result)
         elif self._listeners:
-            ctx, inputs = (frame.f_locals[name] for name in frame.f_code.co_varnames[:2])
-            names = inspect.signature(method.function.forward).parameters
-            for listener in self._listeners:
-                listener.context_is_set_up(ctx, dict(zip(names, inputs, strict=False)))
+            given: list[Any] = [*_arguments(frame).values(), None, None]
+            ctx, inputs = given[:2]
+            if isinstance(ctx, FunctionCtx) and isinstance(inputs, tuple):
+                names = inspect.signature(method.function.forward).parameters
+                for listener in self._listeners:
+                    listener.context_is_set_up(ctx, dict(zip(names, inputs, strict=False)))
 
     def _raised(self, frame: FrameType) -> None:
         call = self._pop(frame)
@@ -215,7 +224,7 @@ def _nothing() -> None:
 
 
 def _function_call(frame: FrameType, function: Any, part: str) -> RunningCall:
-    arguments = _arguments(frame, frame.f_locals)
+    arguments = _arguments(frame)
     ctx = next((value for value in arguments.values() if isinstance(value, FunctionCtx)), None)
     # Classes that one function defines, such as those of compiled graphs, share their code: the context knows its own.
     function = getattr(type(ctx), "_forward_cls", function)
@@ -230,12 +239,38 @@ def _function_call(frame: FrameType, function: Any, part: str) -> RunningCall:
     )
 
 
-def _arguments(frame: FrameType, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that has just begun, by name; without `self`."""
-    code = frame.f_code
+def _arguments(frame: FrameType) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    code, values = frame.f_code, frame.f_locals
     num = code.co_argcount + code.co_kwonlyargcount
     num += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return {name: values[name] for name in code.co_varnames[:num] if name in values and name != "self"}
+    return {name: values[name] for name in code.co_varnames[:num] if name in values}
+
+
+def _code_of(method: Any) -> CodeType | None:
+    """The code that a method runs in the end. That of a decorator would serve all methods that it decorates."""
+    function = getattr(method, "__func__", method)
+    try:
+        function = inspect.unwrap(function)
+        for _ in range(_MOST_DECORATORS):
+            function = inspect.unwrap(_decorated(function) or function)
+    except ValueError:  # The decorators form a cycle, or a variable that one refers to has no value yet.
+        return None
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _decorated(function: Any) -> Any:
+    """The function that a partial, or a decorator without `functools.wraps`, calls; None for any other function.
+
+    Such a decorator takes any arguments, while a method of a Function takes at least its context by name.
+    """
+    if isinstance(function, partial):
+        return function.func
+    if not isinstance(function, FunctionType) or function.__code__.co_argcount or not function.__closure__:
+        return None
+    inner = [value for value in inspect.getclosurevars(function).nonlocals.values() if isinstance(value, FunctionType)]
+    return inner[0] if len(inner) == 1 else None
 
 
 def _subclasses(cls: Any) -> Iterator[Any]:

@@ -37,11 +37,11 @@ def tensors_within(value: object, name: str = "", unreadable: list[str] | None =
         name: of the value; names inside of it are like "quantizer.scale" or "tensors.0".
         unreadable: gets the names of objects that raise when they are asked what is in them.
     """
-    return islice(_Search([] if unreadable is None else unreadable).within(value, name), _MOST_TENSORS)
+    return islice(_TensorSearch([] if unreadable is None else unreadable).within(value, name), _MOST_TENSORS)
 
 
 @dataclass
-class _Search:
+class _TensorSearch:
     """A search through one value.
 
     Attributes:

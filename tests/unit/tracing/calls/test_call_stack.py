@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from megatron_nanguard.tracing.calls.call_stack import CallStack, RunningCall
 
@@ -81,6 +84,13 @@ class SetUpApart(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         return grad * ctx.more, None
+
+
+def without_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
 
 
 class Raising(torch.autograd.Function):
@@ -224,6 +234,100 @@ def test_arguments_are_known_by_name_without_the_context() -> None:
     assert call.ctx is not None
 
 
+class Decorated(torch.autograd.Function):
+    """One decorator, which does not say what it decorates, around both methods."""
+
+    @staticmethod
+    @without_wraps
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    @without_wraps
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+class DecoratedToo(torch.autograd.Function):
+    @staticmethod
+    @without_wraps
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 3
+
+    backward = staticmethod(partial(lambda factor, ctx, grad: grad * factor, 3))
+
+
+class DecoratedByTorch(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+def test_below_a_decorator_the_methods_of_each_class_are_told_apart() -> None:
+    x = torch.ones(1, requires_grad=True)
+    classes: tuple[Any, ...] = (Decorated, DecoratedToo, DecoratedByTorch)
+    for function in classes:
+        name = function.__name__
+        lines = heard(lambda function=function: function.apply(x).backward())
+        assert lines == [f"> {name}.forward", f"< {name}.forward", f"> {name}Backward", f"< {name}Backward"]
+    directly = heard(lambda: [function.forward(None, x.detach()) for function in classes[:2]])
+    assert directly[::2] == ["> Decorated.forward", "> DecoratedToo.forward"]
+
+
+class ContextIsSelf(torch.autograd.Function):
+    @staticmethod
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class AnyArguments(torch.autograd.Function):
+    @staticmethod
+    def forward(*args: Any) -> Tensor:
+        return args[0] * 2
+
+    @staticmethod
+    def setup_context(*args: Any) -> None:
+        args[0].save_for_backward()
+
+
+def test_a_context_of_any_name_is_known() -> None:
+    diary = Diary()
+    with CallStack({}, unshielded).following(diary):
+        ContextIsSelf.apply(torch.ones(1))
+        AnyArguments.apply(torch.ones(1))
+    assert [(list(call.arguments), call.ctx is None) for call in diary.entered_calls] == [
+        (["x"], False),
+        (["args"], True),
+    ]
+
+
+def test_a_fault_of_the_listener_in_a_call_without_a_frame_is_shielded() -> None:
+    class Failing(Diary):
+        def entered(self, call: RunningCall) -> None:
+            raise ValueError("planted")
+
+    faults: list[str] = []
+
+    def shielded(function: Callable[..., Any], *args: object) -> None:
+        try:
+            function(*args)
+        except ValueError as fault:
+            faults.append(str(fault))
+
+    stack, call = CallStack({}, shielded), RunningCall("backward", "ScaleBackward")
+    with stack.following(Failing()):
+        stack.push(call)
+        stack.pop(call, None)
+    assert faults == ["planted"]
+
+
 def test_a_function_in_its_forward_is_told_from_one_in_its_backward() -> None:
     stack, seen = CallStack({}, unshielded), []
 
@@ -244,9 +348,10 @@ def test_a_function_in_its_forward_is_told_from_one_in_its_backward() -> None:
     assert seen == [True, False]
 
 
-def test_other_threads_are_left_alone() -> None:
+def test_other_threads_are_left_alone_also_in_their_backward() -> None:
     def run() -> None:
-        thread = threading.Thread(target=lambda: Twice.apply(torch.ones(1)))
+        x = torch.ones(1, requires_grad=True)
+        thread = threading.Thread(target=lambda: Twice.apply(x).backward())
         thread.start()
         thread.join()
 
@@ -272,3 +377,30 @@ def test_a_further_listener_hears_first_of_a_call_that_begins_and_last_of_one_th
         Twice.apply(torch.ones(1))
 
     assert diary.lines == ["> Twice.forward, further", "> Twice.forward", "< Twice.forward", "< Twice.forward, further"]
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="a profile watches one thread")
+@pytest.mark.parametrize("_how_calls_are_seen", ["monitoring"], indirect=True)
+def test_threads_of_the_engine_are_followed() -> None:
+    """From the 61st backward inside of another the engine goes on in a thread of its own."""
+
+    class Nested(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, depth: int) -> Tensor:
+            ctx.depth = depth
+            threads.add(threading.get_ident())
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            if ctx.depth:
+                with torch.enable_grad():
+                    Nested.apply(torch.ones(1, requires_grad=True), ctx.depth - 1).backward()
+            return grad * 2, None
+
+    threads: set[int] = set()
+    # As the tracer does it.
+    with torch.autograd.set_multithreading_enabled(False):
+        lines = heard(lambda: Nested.apply(torch.ones(1, requires_grad=True), 70).backward())
+    assert len(threads) == 2
+    assert [lines.count(line) for line in ("> Nested.forward", "< NestedBackward")] == [71, 71]
