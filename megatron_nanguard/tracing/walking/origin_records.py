@@ -173,12 +173,14 @@ def _handed_on_as(walk: Walk, point: Writer, output_names: Mapping[Writer, str])
 
 def _weight_gradient(walk: Walk, point: Writer) -> str:
     """Return "wgrad of NAME" if the output is added to the gradient of a parameter, else an empty string."""
-    following = walk.towards[point]
+    region, following = walk.events[point.event].region, walk.towards[point]
     while following is not None:
         event = walk.events[following.event]
         if event.place.phase == "accumulate" and event.place.parameter:
             return f"wgrad of {event.place.parameter}"
-        if event.kind is not EventKind.LOOKED and event.operator.partition(".")[0] not in _HANDS_ON:
+        # What another region has written unseen is made of the output; it is not the output.
+        hands_on = event.kind is EventKind.LOOKED and event.region is region
+        if not hands_on and event.operator.partition(".")[0] not in _HANDS_ON:
             return ""
         following = walk.towards[following]
     return ""

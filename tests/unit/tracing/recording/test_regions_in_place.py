@@ -166,3 +166,9 @@ def test_what_is_added_into_main_grad_is_named_after_the_weight() -> None:
 
 def test_dummy_gradients_without_values_are_no_origin() -> None:
     assert places(between(Fused(False), Fused(False))) == []
+
+
+def test_what_another_region_adds_into_main_grad_does_not_name_the_output_that_it_is_made_of() -> None:
+    origin = only_origin(between(Layer("forward"), Fused(False)))
+    assert (origin.operator, origin.place.module) == ("Linear.forward", "1")
+    assert [facts.name for facts in origin.outputs] == ["0"]
