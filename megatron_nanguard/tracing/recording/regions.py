@@ -275,7 +275,10 @@ class RegionRecorder:
         if call.part == "backward":
             # What the backward has unpacked is in its variables now, also where that was computed again for it.
             found = [] if call.frame is None else list(self._usable(tensors_within(call.frame.f_locals)))
-            self._add_older(region, found)
+            # What it returns is read as an output. Memory may be handed out again and again: the dummy gradient that
+            # Transformer Engine returns for weights of one shape.
+            returned = {memory.data_ptr() for _, memory in outputs}
+            self._add_older(region, [one for one in found if one[1].data_ptr() not in returned])
             for weight in dict.fromkeys((*weights, *self._kept(call).parameters, *_parameters(found))):
                 self._look_at_main_grad(region, weight)
         self._arrive(region)

@@ -168,6 +168,32 @@ def test_dummy_gradients_without_values_are_no_origin() -> None:
     assert places(between(Fused(False), Fused(False))) == []
 
 
+class SharesItsDummy(AddsIntoMainGrad):
+    """Returns the same memory without values for every weight, as Transformer Engine does for weights of one shape."""
+
+    dummy = torch.full((WIDTH, WIDTH), math.nan)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        kernel(ctx.weight.main_grad, memory(ctx.weight.main_grad) + memory(grad).T @ memory(x))
+        dummy = SharesItsDummy.dummy.detach()
+        return grad @ ctx.weight, dummy, None
+
+
+class FusedSharing(Fused):
+    """A layer whose dummy gradient is shared."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(SharesItsDummy.apply(x, self.weight, self.spoils))
+
+
+def test_a_dummy_that_another_region_has_returned_did_not_go_in() -> None:
+    assert places(between(FusedSharing(False), FusedSharing(False))) == []
+    faulty = between(FusedSharing(False), Layer("grad of x"), FusedSharing(False))
+    assert places(faulty) == [("LinearBackward", "2")]
+
+
 def test_what_another_region_adds_into_main_grad_does_not_name_the_output_that_it_is_made_of() -> None:
     origin = only_origin(between(Layer("forward"), Fused(False)))
     assert (origin.operator, origin.place.module) == ("Linear.forward", "1")
