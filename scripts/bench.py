@@ -3,8 +3,8 @@
 healthy: a model of 50 M parameters on one CPU rank, with the guard (on), without it and with Megatron's own check off
 (off), and without it once more (the A/A control); runs interleaved, first steps of a run left out.
 launcher: 8 ranks, layout TP2 PP2 DP2, 3 steps, through one import server.
-replay: the passes of an incident against a healthy step of the same run, tiny model on 8 ranks and 50 M on one; and the
-seconds from the alarm to the merged incident.
+replay: the passes of an incident against a healthy step of the same run, tiny model on 8 ranks, the same with kernels
+that no dispatcher sees (tests/opaque), and 50 M on one; and the seconds from the alarm to the merged incident.
 report: `nanguard report` over the files of 16,384 ranks, see bench_report.py.
 """
 
@@ -128,8 +128,10 @@ def launcher(server: Server, pairs: int) -> None:
 def replay(server: Server, pairs: int) -> None:
     """Print each pass of a replay as a multiple of a healthy step of the same run."""
     drill = "--nanguard-drill=nan@step=4,rank=0,mb=1,phase=backward,module=decoder.layers.1.mlp"
+    tiny = [*MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), "--train-iters", "6"]
     models = {
-        "tiny, 8 ranks": (8, [*MODEL.split(), *LAYOUT.split(), *CPU_KERNELS.split(), "--train-iters", "6"]),
+        "tiny, 8 ranks": (8, tiny),
+        "opaque, 8 ranks": (8, [*tiny, "--disable-bias-linear", "--spec", "tests.opaque.spec", "layer_spec"]),
         "50 M, 1 rank": (1, [*MODEL.split(), *CPU_KERNELS.split(), *LARGE.split()]),
     }
     for model, (nproc, args) in models.items():
@@ -147,7 +149,7 @@ def replay(server: Server, pairs: int) -> None:
                 ratios.setdefault(stage, []).append(float(seconds) / healthy_step)
             ratios.setdefault("whole incident, seconds", []).append(steps[4] - healthy_step)
         for stage, values in ratios.items():
-            print(f"{model:14} {stage:24} {_spread(values)}")
+            print(f"{model:15} {stage:24} {_spread(values)}")
 
 
 def main() -> None:
