@@ -73,9 +73,7 @@ class Guard:
             "optimizer_step": active(Steps.step, otherwise=lambda step, optimizer: step()),
             "clip_grad_norm": active(Steps.norm_known),
             "get_grad_norm": active(Steps.norm_known),
-            "validate_result": active(
-                lambda steps, check: host_program.is_nan_check(check), otherwise=lambda check: False
-            ),
+            "validate_result": active(Steps.takes_over, otherwise=lambda check: False),
         }
 
     def _when_active(self, handle: Handler, otherwise: Handler = lambda *args: None) -> Handler:
@@ -140,7 +138,8 @@ class Guard:
     def _switch_off(self) -> None:
         """Switch off on this rank, and Megatron's own checks on; the caller knows that all ranks do the same."""
         steps, self.steps = self.steps, None
-        self._host_checks.restore()
+        with self.shield("host checks"):
+            self._host_checks.restore()
         if steps is not None:
             steps.optimizers.dismiss()
 

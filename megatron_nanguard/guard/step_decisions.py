@@ -56,8 +56,10 @@ def _judgement(run: GuardedRun, guarded: GuardedOptimizer, alarm: Alarm) -> Judg
     judgement = Judgement.INCIDENT if bad else Judgement.CLEAR
     if alarm.has(Flag.DYNAMIC_SCALE):
         minimal, raised = alarm.has(Flag.MINIMAL_SCALE), alarm.has(Flag.RAISED_SCALE)
-        of_scaler = guarded.tally.judge(overflow, loss, minimal, raised)
-        judgement = judgement if alarm.has(Flag.DEAD_STEP) else of_scaler
+        # Of a healthy step the tally says the same as the flags do.
+        with run.shield("tally"):
+            of_scaler = guarded.tally.judge(overflow, loss, minimal, raised)
+            judgement = judgement if alarm.has(Flag.DEAD_STEP) else of_scaler
     if judgement is Judgement.CHECK and alarm.has(Flag.OWN_FAULT):
         return Judgement.SKIP
     return judgement

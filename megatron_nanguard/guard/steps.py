@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.guard.step_decisions import decide, vote_on_step
+from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
+from megatron_nanguard.megatron_api import host_program
 from megatron_nanguard.megatron_api.bucket_state import is_dispatched
 from megatron_nanguard.megatron_api.model_chunks import chunks_of
 from megatron_nanguard.megatron_api.optimizers import is_stub
@@ -71,6 +73,12 @@ class Steps:
                 if guarded.step.holds(group) and not is_dispatched(group):
                     guarded.before_reduction(group, force_all_reduce)
 
+    def takes_over(self, check: object) -> bool:
+        """Whether a check of the host's is one that the guard does instead."""
+        with self._shield("host checks"):
+            return host_program.is_nan_check(check)
+        return False
+
     def norm_known(self, optimizer: MegatronOptimizer, norm: GradNorm) -> None:
         """Keep a gradient norm of the host for the next vote. The last one, of the outermost optimizer, is used."""
         with self._shield("norm"):
@@ -80,7 +88,10 @@ class Steps:
 
     def step(self, step: Callable[[], StepResult], optimizer: MegatronOptimizer) -> StepResult:
         """Vote on a rank that has nothing to train: in some releases its step returns before ``prepare_grads``."""
-        if self._depth or not is_stub(optimizer):
+        has_nothing = False
+        with self._shield("stub"):
+            has_nothing = not self._depth and is_stub(optimizer)
+        if not has_nothing:
             return step()
         decision = self._decide(optimizer)
         # Where the host comes to prepare_grads all the same, that repeats the decision.
@@ -94,7 +105,7 @@ class Steps:
         self._depth += 1
         try:
             decision = self._decide(optimizer)
-            return actions.skip(prepare, optimizer) if decision.action == "skip" else prepare()
+            return actions.skip(prepare, optimizer, self._shield) if decision.action == "skip" else prepare()
         finally:
             self._depth -= 1
 
@@ -103,7 +114,9 @@ class Steps:
 
         Collective: all voters of the optimizer. Local work is shielded; the vote is not.
         """
-        guarded = self.optimizers.of_optimizer(optimizer)
+        guarded = self.optimizers.open()
+        with self._shield("lookup"):
+            guarded = self.optimizers.of_optimizer(optimizer)
         if guarded is None or not guarded.step.is_open:
             self._count_unseen()
             return PASS if guarded is None else guarded.decision
@@ -112,19 +125,24 @@ class Steps:
             guarded.end_passes()
         voters = guarded.voting_ranks.voters()
         if voters is None:
-            guarded.step.close()
+            self._close(guarded)
             return PASS
         alarm = vote_on_step(self._run, guarded, optimizer, voters)
         guarded.decision = decide(self._run, guarded, alarm)
         if alarm.has(Flag.OWN_FAULT):
             # Only now: Megatron's own checks were off when this step's gradients went by.
             self._give_up(voters)
-        guarded.step.close()
+        self._close(guarded)
         with self._shield("drill"):
             guarded.drills.step_ends()
         if guarded.decision.action == "abort":
             self._leave()
         return guarded.decision
+
+    def _close(self, guarded: GuardedOptimizer) -> None:
+        """The step is decided; a fault here is reported with the vote on the next one."""
+        with self._shield("end of the step"):
+            guarded.step.close()
 
     def _count_unseen(self) -> None:
         """No pass since the last decision: the host asks twice about the same gradients, or hides its passes."""

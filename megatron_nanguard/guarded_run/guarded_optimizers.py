@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from megatron_nanguard.capture.model_state import state_bytes
@@ -42,10 +43,11 @@ class GuardedOptimizers:
 
     def chunks_seen(self, chunks: Sequence[ModelChunk]) -> None:
         """Remember chunks whose parameters are sorted together: an optimizer built past the factory trains them."""
-        others = [known for known in self._sorted if not _have_common(known, chunks)]
-        joined = [chunk for known in self._sorted if _have_common(known, chunks) for chunk in known]
-        joined += [chunk for chunk in chunks if not _have_common(joined, [chunk])]
-        self._sorted = [*others, joined]
+        with self._run.shield("chunks"):
+            others = [known for known in self._sorted if not _have_common(known, chunks)]
+            joined = [chunk for known in self._sorted if _have_common(known, chunks) for chunk in known]
+            joined += [chunk for chunk in chunks if not _have_common(joined, [chunk])]
+            self._sorted = [*others, joined]
 
     def optimizer_made(self, optimizer: MegatronOptimizer, chunks: Sequence[ModelChunk]) -> None:
         """Put an optimizer under guard that the factory returned."""
@@ -62,7 +64,7 @@ class GuardedOptimizers:
 
     def _add(self, optimizer: MegatronOptimizer | None, chunks: Sequence[ModelChunk]) -> GuardedOptimizer:
         run = self._run
-        guarded = GuardedOptimizer(optimizer, chunks, run.handshake.voting_ranks(), run.settings, run.shield)
+        guarded = self._made(optimizer, chunks)
         self._all.append(guarded)
         self._watch_hardware(guarded)
         with run.shield("names"):
@@ -75,6 +77,15 @@ class GuardedOptimizers:
                 size = state_bytes(guarded.chunks, guarded.names, guarded.optimizer)
                 log_capture_size(run.handshake, len(self._all), size)
         return guarded
+
+    def _made(self, optimizer: MegatronOptimizer | None, chunks: Sequence[ModelChunk]) -> GuardedOptimizer:
+        run, voting_ranks = self._run, self._run.handshake.voting_ranks()
+        with run.shield("optimizer"):
+            return GuardedOptimizer(optimizer, chunks, voting_ranks, run.settings, run.shield)
+        # Without parts that look at the model it votes all the same: the others wait for it, and learn of the fault.
+        blind = GuardedOptimizer(optimizer, (), voting_ranks, replace(run.settings, replay="off"), run.shield)
+        blind.chunks = list(chunks)
+        return blind
 
     def _watch_hardware(self, guarded: GuardedOptimizer) -> None:
         """Start with the first optimizer. A device that cannot be read costs its readings, and nothing else."""
@@ -136,9 +147,11 @@ class GuardedOptimizers:
         for guarded in self._all:
             if guarded.optimizer is optimizer:
                 return guarded
-        return self._of_chunks(optimizers.model_chunks(optimizer)) or next(
-            (guarded for guarded in self._all if guarded.step.is_open), None
-        )
+        return self._of_chunks(optimizers.model_chunks(optimizer)) or self.open()
+
+    def open(self) -> GuardedOptimizer | None:
+        """The first one whose step is running."""
+        return next((guarded for guarded in self._all if guarded.step.is_open), None)
 
     def _of_chunks(self, chunks: Sequence[ModelChunk]) -> GuardedOptimizer | None:
         return next((guarded for guarded in self._all if any(guarded.owns(chunk) for chunk in chunks)), None)
@@ -152,9 +165,10 @@ class GuardedOptimizers:
             for guarded in self._all:
                 guarded.detach()
         self._all.clear()
-        if self._run.health is not None:
-            self._run.health.close()
-            self._run.health = None
+        health, self._run.health = self._run.health, None
+        if health is not None:
+            with Shield()("end of the hardware's watch"):
+                health.close()
 
 
 def log_capture_size(handshake: RunHandshake, optimizer: int, num_bytes: int) -> None:

@@ -24,9 +24,6 @@ from megatron_nanguard.tensor_names import named_tensors
 Batch = tuple[tuple[Any, ...], ...]
 """The items of each iterator, in the order in which they were fetched."""
 
-CANNOT_COPY = (copy.Error, RuntimeError, TypeError, ValueError, AttributeError, LookupError, MemoryError, OSError)
-"""What copying an unknown batch class, or a full device, may raise. The step goes on then, without a replay."""
-
 
 class _Record:
     """What was taken through one iterator of the step, and through those that it gave out.
@@ -62,7 +59,7 @@ class _Record:
                 self.fetched.append(FetchedItem(item))
             except ReplayError as error:
                 self.fault = str(error)
-            except CANNOT_COPY as error:
+            except Exception as error:  # a batch class may raise anything; the step goes on, without a replay
                 self.fault = phrase("a micro-batch cannot be copied: {error}", error=f"{type(error).__name__}: {error}")
         return item
 

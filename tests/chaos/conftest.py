@@ -1,5 +1,5 @@
 """One rank of real Megatron in this process, as the unit tests of an incident have it."""
 
-from tests.unit.conftest import log, megatron, world_of_one
+from tests.unit.conftest import install, log, megatron, world_of_one
 
-__all__ = ["log", "megatron", "world_of_one"]
+__all__ = ["install", "log", "megatron", "world_of_one"]

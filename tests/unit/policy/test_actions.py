@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.policy.actions import skip
 from tests.unit.one_rank import Trainer, trainer
 
@@ -42,7 +43,7 @@ def run(made: Trainer, bad: str, *, guarded: bool) -> list[tuple[float, int, int
         if step == "x":
             made.net.first.weight.main_grad[0, 0] = math.inf
         if guarded and step != ".":
-            assert skip(made.optimizer.prepare_grads, made.optimizer) is True
+            assert skip(made.optimizer.prepare_grads, made.optimizer, Shield()) is True
         else:
             made.optimizer.prepare_grads()
         seen.append(state(scaler_of(made)))
@@ -70,14 +71,14 @@ def test_a_growth_that_fell_on_the_skipped_step_is_taken_back(megatron: Any) -> 
 def test_without_a_scaler_only_the_answer_changes(megatron: Any) -> None:
     made = trainer()
     made.forward_backward()
-    assert skip(made.optimizer.prepare_grads, made.optimizer) is True
+    assert skip(made.optimizer.prepare_grads, made.optimizer, Shield()) is True
     assert made.weights() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def test_a_constant_scale_stays(megatron: Any) -> None:
     made = trainer(fp16=True, loss_scale=4.0, optimizer="adam")
     made.forward_backward()
-    assert skip(made.optimizer.prepare_grads, made.optimizer) is True
+    assert skip(made.optimizer.prepare_grads, made.optimizer, Shield()) is True
     assert float(scaler_of(made).scale) == 4.0
 
 
@@ -85,7 +86,7 @@ def test_a_scaler_that_two_leaves_share_is_updated_once(megatron: Any) -> None:
     scaler = scaler_of(fp16())
     leaf = SimpleNamespace(grad_scaler=scaler)
     chained = SimpleNamespace(chained_optimizers=[leaf, SimpleNamespace(grad_scaler=scaler)])
-    skip(lambda: False, chained)
+    skip(lambda: False, chained, Shield())
     assert state(scaler) == (8, 0, 1)
 
 
@@ -98,14 +99,14 @@ def test_of_two_leaves_only_the_one_that_overflowed_backs_off_as_in_megatrons_ow
         good.update(False)
         return True
 
-    skip(prepare, chained)
+    skip(prepare, chained, Shield())
     assert (state(bad), state(good)) == ((8, 0, 1), (8, 1, 2))
 
 
 @pytest.mark.parametrize("found", [True, False])
 def test_the_hosts_own_preparation_runs_either_way(megatron: Any, found: bool) -> None:
     calls: list[int] = []
-    skip(lambda: calls.append(1) is None and found, SimpleNamespace(grad_scaler=None))
+    skip(lambda: calls.append(1) is None and found, SimpleNamespace(grad_scaler=None), Shield())
     assert calls == [1]
 
 
