@@ -7,6 +7,8 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatron_nanguard.records.run.fingerprint import HostChange
@@ -17,14 +19,34 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "megatron-core", "megatron-nanguard", "numpy", "torch-npu", "transformer-engine", "apex")
 
 _PERCENT = re.compile(r"%(%|\(\w+\))?")
+_NUMBER = re.compile(r"^(MAJOR|MINOR|PATCH) *= *(\d+)", re.MULTILINE)
 
 
 def core_version() -> str | None:
     """Return the version of the Megatron core that is imported, such as 0.19.2; None if it has none.
 
+    While the package is being imported, its version comes from the text of the file: up to 0.11 the gradient buffers
+    are imported before it.
+
     Source: megatron/core/package_info.py
     """
-    return getattr(sys.modules.get("megatron.core.package_info"), "__version__", None)
+    found = sys.modules.get("megatron.core.package_info")
+    return _version_in_file() if found is None else getattr(found, "__version__", None)
+
+
+def _version_in_file() -> str | None:
+    """Read the version from package_info.py of the package that is being imported, without running the file."""
+    with suppress(OSError):
+        text = Path(core_folder() or "", "package_info.py").read_text(encoding="utf-8")
+        numbers = dict(_NUMBER.findall(text))
+        if numbers.keys() >= {"MAJOR", "MINOR", "PATCH"}:
+            return ".".join(numbers[name] for name in ("MAJOR", "MINOR", "PATCH"))
+    return None
+
+
+def core_folder() -> str | None:
+    """Return the folder of the Megatron core that is imported, or is being imported; None where there is none."""
+    return next(iter(getattr(sys.modules.get("megatron.core"), "__path__", ())), None)
 
 
 def versions() -> dict[str, str]:

@@ -7,6 +7,8 @@ import importlib.metadata
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -37,6 +39,27 @@ def test_the_version_is_what_the_sources_on_the_path_say(megatron: Any, monkeypa
     assert (host_program.core_version() or "").split("+")[0] == installed
     monkeypatch.setattr(megatron.core.package_info, "__version__", "0.15.0rc7")
     assert host_program.core_version() == host_program.versions()["megatron-core"] == "0.15.0rc7"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = ''\n", "0.8.0"),
+        ("MAJOR=0\nMINOR=11\nPATCH=3\nimport no_such_module\n", "0.11.3"),
+        ("VERSION = make()\n", None),
+        (None, None),
+    ],
+)
+def test_while_megatron_is_imported_the_version_is_read_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, version: str | None
+) -> None:
+    half_imported = ModuleType("megatron.core")
+    half_imported.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "megatron.core", half_imported)
+    monkeypatch.delitem(sys.modules, "megatron.core.package_info", raising=False)
+    if text is not None:
+        (tmp_path / "package_info.py").write_text(text, encoding="utf-8")
+    assert host_program.core_version() == version
 
 
 def test_versions_name_only_what_is_installed() -> None:
