@@ -35,13 +35,14 @@ def command(run_dir: Path | None) -> int:
     """
     statuses = [] if run_dir is None else _read_statuses(run_dir)
     say(f"megatron-nanguard {__version__}, Python {sys.version.split()[0]}")
-    for package in ("torch", "megatron-core", "torch-npu", "transformer-engine"):
+    for package in ("torch", "torch-npu", "transformer-engine"):
         say(f"{package} {_version(package)}")
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException("patch points can only be resolved where torch is installed, beside Megatron")
     from megatron_nanguard.health.available_sources import list_sources
 
     states = _patch_point_states()
+    say(_megatron())
     say()
     for state in states:
         _print(state, statuses)
@@ -79,6 +80,18 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _megatron() -> str:
+    """Say which Megatron core was imported and from where: a tree on PYTHONPATH hides the installed one."""
+    from megatron_nanguard.megatron_api.host_program import core_folder, core_version
+
+    installed = _version("megatron-core")
+    if core_folder() is None:
+        return f"megatron-core {installed}, cannot be imported"
+    found = f"megatron-core {core_version()} in {core_folder()}"
+    is_other = installed not in ("not installed", (core_version() or "").partition("+")[0])
+    return f"{found}; installed is {installed}" if is_other else found
 
 
 def _print(state: PatchPointState, statuses: Sequence[Status]) -> None:

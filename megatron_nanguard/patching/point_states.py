@@ -30,11 +30,11 @@ def point_states(
 
 
 def _import(module: str) -> str | None:
-    """Return why a module cannot be imported; None if it can."""
+    """Return why a module cannot be imported; None if it can. An import of the host may fail with any error."""
     try:
         importlib.import_module(module)
-    except (ImportError, AssertionError, RuntimeError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())
     return None
 
 

@@ -78,3 +78,32 @@ def test_a_status_file_that_cannot_be_read_is_named(
 
     assert (code, out, err.count("\n")) == (4, "", 1)
     assert err.startswith(f"nanguard: {file}: ")
+
+
+@pytest.mark.parametrize(
+    ("imported", "installed", "line"),
+    [
+        ("0.8.0", "0.19.2", "megatron-core 0.8.0 in /tree/megatron/core; installed is 0.19.2"),
+        ("0.19.2+5bb8a95", "0.19.2", "megatron-core 0.19.2+5bb8a95 in /tree/megatron/core"),
+        ("0.12.3", "not installed", "megatron-core 0.12.3 in /tree/megatron/core"),
+        (None, "0.15.3", "megatron-core 0.15.3, cannot be imported"),
+    ],
+)
+def test_the_megatron_that_was_imported_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    imported: str | None,
+    installed: str,
+    line: str,
+) -> None:
+    monkeypatch.setattr(doctor, "_patch_point_states", list)
+    monkeypatch.setattr("megatron_nanguard.health.available_sources.list_sources", tuple)
+    monkeypatch.setattr(doctor, "_version", lambda package: installed)
+    monkeypatch.setattr("megatron_nanguard.megatron_api.host_program.core_version", lambda: imported)
+    folder = None if imported is None else "/tree/megatron/core"
+    monkeypatch.setattr("megatron_nanguard.megatron_api.host_program.core_folder", lambda: folder)
+
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+
+    assert line in capsys.readouterr().out.splitlines()

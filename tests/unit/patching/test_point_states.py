@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from megatron_nanguard.patching.point import PatchPoint, Target
 from megatron_nanguard.patching.point_states import point_states
 from megatron_nanguard.records.machine.doctor import PatchPointState
@@ -61,12 +63,18 @@ def test_a_replaced_target_is_reported(host: Host) -> None:
     assert (found.works, found.words) == (False, "replaced by another package after us; lost: the sight of it")
 
 
-def test_a_module_that_cannot_be_imported_is_reported_with_the_error(host: Host) -> None:
-    host.write("broken", "import no_such_package_of_anybody")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("[][0]", "IndexError: list index out of range"),
+        ("raise KeyError('CUDA_HOME')", "KeyError: 'CUDA_HOME'"),
+        ("raise OSError('libcuda.so:\\n not found')", "OSError: libcuda.so: not found"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_reported_with_the_error(host: Host, text: str, problem: str) -> None:
+    host.write("broken", text)
     assert words(point(Target(f"{host.package}.broken:f"))) == {
-        "f": (
-            False,
-            "its module cannot be imported (ModuleNotFoundError: No module named 'no_such_package_of_anybody'); "
-            "lost: the sight of it",
-        )
+        "f": (False, f"its module cannot be imported ({problem}); lost: the sight of it")
     }
