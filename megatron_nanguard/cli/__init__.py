@@ -18,6 +18,7 @@ from megatron_nanguard.version import __version__
 
 COMMANDS = {
     "run": "Run a training script with the guard's hooks in place.",
+    "patch": "Write the import into the training scripts of a checkout.",
     "cpu-run": "Run a Megatron script on CPU ranks of this machine.",
     "demo": "Train a tiny GPT on 8 CPU ranks and catch a planted NaN.",
     "screen": "Try devices, links and collectives of a job without its model.",

@@ -1,4 +1,4 @@
-"""The diff in patches/ fits the pretrain script of the tag in its name."""
+"""The diff in patches/ inserts the import as line 1 of any pretrain_gpt.py, and comes off again."""
 
 from __future__ import annotations
 
@@ -7,52 +7,28 @@ from pathlib import Path
 
 import pytest
 
-DIFF = Path(__file__).parents[2] / "patches" / "pretrain_gpt_core_v0.19.0.diff"
+from megatron_nanguard.cli.patch import LINE
 
-# What the tag has on the lines that a hunk can see; the lines above and below them play no part.
-FIRST_LINE = 7
-LINES = [
-    "",
-    "_PROGRAM_START_TIME = time.time()",
-    "",
-    "import json",
-    "",
-    "# Suppress warnings on all ranks but rank 0.",
-]
+DIFF = Path(__file__).parents[2] / "patches" / "pretrain_gpt.diff"
+
+# The first lines of two tags.
+HEADS = {
+    "0.8.0": '# Copyright (c) 2023, NVIDIA CORPORATION.  All rights reserved.\n"""Pretrain GPT."""\n\nimport os\n',
+    "0.19.0": "# Copyright (c) 2025 NVIDIA CORPORATION & AFFILIATES. All rights reserved.\n\nimport time\n",
+}
 
 
-def host_repository(folder: Path, lines: list[str]) -> Path:
-    """A repository whose pretrain_gpt.py has these lines where the tag has them; returns the script."""
-    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    script = folder / "pretrain_gpt.py"
-    above = ["# above"] * (FIRST_LINE - 1)
-    script.write_text("\n".join([*above, *lines, "# below", ""]), encoding="utf-8")
-    return script
-
-
-def apply(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def apply(folder: Path, *options: str) -> None:
     """Run `git apply` on the diff in a repository."""
-    command = ["git", "-C", str(folder), "apply", *options, str(DIFF)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    subprocess.run(["git", "-C", str(folder), "apply", "--unidiff-zero", *options, str(DIFF)], check=True)
 
 
-def test_the_diff_adds_the_import_ahead_of_every_other_but_time(tmp_path: Path) -> None:
-    script = host_repository(tmp_path, LINES)
-    assert apply(tmp_path, "--check").returncode == 0
-    assert apply(tmp_path).returncode == 0
-    assert script.read_text(encoding="utf-8").splitlines()[FIRST_LINE - 1 :] == [
-        "",
-        "_PROGRAM_START_TIME = time.time()",
-        "",
-        "import megatron_nanguard  # noqa: F401",
-        "import json",
-        "",
-        "# Suppress warnings on all ranks but rank 0.",
-        "# below",
-    ]
-
-
-@pytest.mark.parametrize("missing", [1, 3, 5])
-def test_the_diff_is_refused_where_the_script_is_another(tmp_path: Path, missing: int) -> None:
-    host_repository(tmp_path, [*LINES[:missing], "# something else", *LINES[missing + 1 :]])
-    assert apply(tmp_path, "--check").returncode == 1
+@pytest.mark.parametrize("tag", HEADS)
+def test_the_diff_fits_every_release_and_comes_off_again(tmp_path: Path, tag: str) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    script = tmp_path / "pretrain_gpt.py"
+    script.write_text(HEADS[tag], encoding="utf-8")
+    apply(tmp_path)
+    assert script.read_text(encoding="utf-8") == f"{LINE}\n{HEADS[tag]}"
+    apply(tmp_path, "--reverse")
+    assert script.read_text(encoding="utf-8") == HEADS[tag]
