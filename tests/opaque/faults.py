@@ -3,7 +3,7 @@
 OPAQUE_FAULT is "step=3,rank=1,layer=1,microbatch=2,region=linear_fc1,part=bwd;...". Steps count from 1; micro-batches
 and layers count from 0, layers over the whole model. A region is the last name of its module, or that of its Function
 (rope, permute, unpermute, sort_chunks), which takes "call=1" for its second call in a layer. A part is fwd, recompute
-(the second forward alone), bwd, or wgrad.
+(the second forward alone), bwd, wgrad, or dgrad (in a norm with a linear layer: the product, before it is reduced).
 
 A kernel is faulty in a micro-batch, however often that is computed: in a replay as well, and in a recomputed forward as
 in the first one. With OPAQUE_TWIN set the same elements are written over with what they are. When training ends every
@@ -65,7 +65,7 @@ def strike(due: str, part: str, tensor: Tensor) -> None:
 
     Args:
         due: what `Seam.due` has given for this call; plain text, so that the call can be copied and saved with it.
-        part: fwd, bwd or wgrad.
+        part: fwd, bwd, dgrad or wgrad.
         tensor: contiguous; a part of its second row is overwritten, of a weight's gradient the first.
     """
     if f"part={part}" in due or (part == "fwd" and "part=recompute" in due):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -59,10 +60,14 @@ def _operand(x: Operand, role: str) -> Tensor:
 
 
 def get_dummy_wgrad(like: Tensor) -> Tensor:
-    """What autograd is given for a weight whose gradient is in `main_grad` already: memory that nobody writes."""
+    """What autograd is given for a weight whose gradient is in `main_grad` already: memory without values.
+
+    Weights of one shape share it. Whatever is there is thrown away by the host's hook, so it is NaN here.
+    """
     key = (tuple(like.shape), like.dtype)
     if key not in _dummies:
         _dummies[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        kernels.spoil(_dummies[key], 0, like.numel(), math.nan)
     return _dummies[key].detach()
 
 

@@ -28,9 +28,11 @@ class _GroupedLinear(torch.autograd.Function):
     """Rows sorted by expert, each times the weight of its expert."""
 
     @staticmethod
-    def forward(ctx: Any, inp: Tensor, non_tensor_args: tuple[Any, ...], *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, inp: Tensor, m_splits: list[int], non_tensor_args: tuple[Any, ...], *weights: Tensor
+    ) -> Tensor:
         """[m, in] to [m, out]."""
-        m_splits, is_first_microbatch, fuse_wgrad_accumulation, activation_dtype, due = non_tensor_args
+        is_first_microbatch, fuse_wgrad_accumulation, activation_dtype, due = non_tensor_args
         inputmats = inp.reshape(-1, inp.shape[-1]).split(m_splits)
         out = torch.empty((inp.shape[0], weights[0].shape[0]), dtype=activation_dtype, device=inp.device)
         for weight, inputmat, part in zip(weights, inputmats, out.split(m_splits), strict=True):
@@ -71,7 +73,7 @@ class _GroupedLinear(torch.autograd.Function):
             weight_gradient(inputmat, grad, args, ctx.due if number == 0 else "")
             for number, (inputmat, grad, args) in enumerate(zip(inputmats, grads, ctx.weights, strict=True))
         ]
-        return dgrad, None, *of_weights
+        return dgrad, None, None, *of_weights
 
 
 class GroupedLinear(OpaqueModule):
@@ -107,9 +109,9 @@ class GroupedLinear(OpaqueModule):
     def forward(self, inp: Tensor, m_splits: Sequence[int]) -> tuple[Tensor, None]:
         """[m, in] to [m, out]."""
         weights = [getattr(self, f"weight{number}") for number in range(self.num_gemms)]
-        non_tensor_args = (list(m_splits), self.is_first_microbatch, options.FUSED_WGRAD, inp.dtype, self.due())
+        non_tensor_args = (self.is_first_microbatch, options.FUSED_WGRAD, inp.dtype, self.due())
         call, context = (_GroupedLinear.apply, ()) if torch.is_grad_enabled() else (_GroupedLinear.forward, (None,))
-        out = call(*context, inp, non_tensor_args, *weights)
+        out = call(*context, inp, list(m_splits), non_tensor_args, *weights)
         self.is_first_microbatch = False
         return out, None
 

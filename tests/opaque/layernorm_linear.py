@@ -111,6 +111,7 @@ class _LayerNormLinear(torch.autograd.Function):
         if ctx.sequence_parallel:
             total, work = gather_along_first_dim(ln_out, ctx.tp_group, is_async=True)
         dgrad = general_gemm(weightmat, grad_mat, ctx.activation_dtype, layout="NN")
+        strike(ctx.due, "dgrad", dgrad)
         communicate = reduce_scatter_along_first_dim if ctx.sequence_parallel else allreduce
         dgrad, dgrad_work = communicate(dgrad, ctx.tp_group, is_async=True)
         wait(work)

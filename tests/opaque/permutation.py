@@ -59,7 +59,9 @@ class _moe_unpermute_mask_map(torch.autograd.Function):
     """Adds up the copies of each token."""
 
     @staticmethod
-    def forward(ctx: Any, inp: Tensor, row_id_map: Tensor, restore_shape: torch.Size, due: str) -> Tensor:
+    def forward(
+        ctx: Any, inp: Tensor, row_id_map: Tensor, merging_probs: None, restore_shape: torch.Size, due: str
+    ) -> Tensor:
         """The copies [m, h] to tokens [n, h]."""
         output = _empty(inp, *restore_shape)
         kernels.scatter_rows(inp, row_id_map[0], None, output)
@@ -75,7 +77,7 @@ class _moe_unpermute_mask_map(torch.autograd.Function):
         act_grad = _empty(grad, ctx.num_permuted_tokens, grad.shape[1])
         kernels.gather_rows(grad, row_id_map[0], None, act_grad)
         strike(ctx.due, "bwd", act_grad)
-        return act_grad, None, None, None
+        return act_grad, None, None, None, None
 
 
 class _moe_chunk_sort(torch.autograd.Function):
@@ -83,11 +85,11 @@ class _moe_chunk_sort(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inp: Tensor, split_sizes: Tensor, sorted_index: Tensor, probs: Tensor | None, due: str
+        ctx: Any, inp: Tensor, split_sizes: Tensor, sorted_idxs: Tensor, probs: Tensor | None, due: str
     ) -> tuple[Tensor, Tensor | None]:
         """Rows [m, h] and their probabilities [m]."""
         rows = torch.arange(inp.shape[0], dtype=torch.int32, device=inp.device).split(split_sizes.tolist())
-        row_id_map = torch.cat([rows[index] for index in sorted_index.tolist()])
+        row_id_map = torch.cat([rows[index] for index in sorted_idxs.tolist()])
         output = _empty(inp, *inp.shape)
         kernels.gather_rows(inp, row_id_map, None, output)
         strike(due, "fwd", output)
@@ -139,21 +141,22 @@ def moe_unpermute(
 ) -> Tensor:
     """Tokens from their copies, which carry their probabilities already."""
     assert merging_probs is None
-    tokens: Tensor = _moe_unpermute_mask_map.apply(inp, row_id_map, restore_shape, due_in_running_layer("unpermute"))
+    due = due_in_running_layer("unpermute")
+    tokens: Tensor = _moe_unpermute_mask_map.apply(inp, row_id_map, merging_probs, restore_shape, due)
     return tokens
 
 
-def moe_sort_chunks_by_index(inp: Tensor, split_sizes: Tensor, sorted_index: Tensor) -> Tensor:
+def moe_sort_chunks_by_index(inp: Tensor, split_sizes: Tensor, sorted_idxs: Tensor) -> Tensor:
     """Rows in another order."""
-    output: Tensor = _moe_chunk_sort.apply(inp, split_sizes, sorted_index, None, due_in_running_layer("sort_chunks"))[0]
+    output: Tensor = _moe_chunk_sort.apply(inp, split_sizes, sorted_idxs, None, due_in_running_layer("sort_chunks"))[0]
     return output
 
 
 def moe_sort_chunks_by_index_with_probs(
-    inp: Tensor, probs: Tensor, split_sizes: Tensor, sorted_index: Tensor
+    inp: Tensor, probs: Tensor, split_sizes: Tensor, sorted_idxs: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Rows and probabilities in another order."""
     output, permuted_probs = _moe_chunk_sort.apply(
-        inp, split_sizes, sorted_index, probs, due_in_running_layer("sort_chunks")
+        inp, split_sizes, sorted_idxs, probs, due_in_running_layer("sort_chunks")
     )
     return output, permuted_probs

@@ -54,7 +54,7 @@ def test_experts_of_which_one_has_no_tokens() -> None:
     rows, weights = values(5, 3), [values(2, 3, seed=number) for number in (1, 2, 3)]
     splits = [2, 0, 3]
 
-    found = _GroupedLinear.apply(rows, (splits, False, False, torch.float32, ""), *weights)
+    found = _GroupedLinear.apply(rows, splits, (False, False, torch.float32, ""), *weights)
     expected = torch.cat([part @ weight.T for part, weight in zip(rows.split(splits), weights, strict=True)])
 
     assert_alike((found,), (expected,))
