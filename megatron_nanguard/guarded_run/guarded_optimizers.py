@@ -126,6 +126,7 @@ class GuardedOptimizers:
             directory=self._run.directory.path,
             speaks=partial(handshake.is_first, "watch"),
             guarded=self._run.shield,
+            write=self._run.directory.attempt,
         )
         if not watcher.num_modules and int(handshake.store("watch").add("none", 1)) == len(handshake.ranks):
             log.warning("--nanguard-watch %r matches no module on any rank; names are global", settings.watch)

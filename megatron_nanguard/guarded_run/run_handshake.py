@@ -12,7 +12,11 @@ from megatron_nanguard.coordination.handshake import Agreement, Declaration, Han
 from megatron_nanguard.coordination.store import Store, host_client, own_client, within
 from megatron_nanguard.coordination.voting_ranks import VotingRanks
 from megatron_nanguard.settings import Settings
+from megatron_nanguard.time_limit import SideThread, TookTooLong
 from megatron_nanguard.version import __version__
+
+STORE_SECONDS = 5.0
+"""Longest wait for the store where a line of the log depends on it."""
 
 
 class RunHandshake:
@@ -30,6 +34,7 @@ class RunHandshake:
         # One connection for everything: rank 0 serves them all, and a new one may wait for name servers.
         connect = own_client if waits else host_client
         self._client = connect(f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}")
+        self._side = SideThread("nanguard-store")
         self._num_optimizers = 0
 
     def declare_off(self) -> None:
@@ -61,9 +66,9 @@ class RunHandshake:
     def is_first(self, what: str) -> bool:
         """Whether no rank of this world has asked for this before. Never waits for another rank."""
         try:
-            return int(self.store("first").add(what, 1)) == 1
-        except RuntimeError:
-            return True  # the store is gone at the end of a run: better logged twice than not at all
+            return self._side.do(lambda: int(self.store("first").add(what, 1)) == 1, STORE_SECONDS)
+        except (RuntimeError, TookTooLong):
+            return True  # the store is gone or hangs: better logged twice than not at all
 
     def _handshake(self) -> Handshake:
         return Handshake(self.store("handshake"), self.ranks, self.rank)

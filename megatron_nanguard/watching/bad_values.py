@@ -62,7 +62,10 @@ class BadValues:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary, temporary.open("wb") as file:
-            torch.save(self.content(), file)
+            try:
+                torch.save(self.content(), file)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(str(error).partition("\n")[0]) from error
 
     def content(self) -> dict[str, Any]:
         """Content of the file: plain values and tensors, which `torch.load` reads with `weights_only=True`."""

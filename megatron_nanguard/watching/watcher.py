@@ -15,6 +15,9 @@ from megatron_nanguard.watching.module_hooks import Guarded, ModuleHooks
 
 log = logging.getLogger("megatron_nanguard")
 
+Write = Callable[[str, Callable[[], str]], str | None]
+"""``write(name, save)`` calls ``save``, which says what came of it."""
+
 
 class Watcher:
     """Watches the modules of one rank. Outside of the chosen steps, and after a hit, the model has no hooks.
@@ -28,6 +31,7 @@ class Watcher:
         directory: of the run; the file goes into its `watch/`.
         speaks: called at a hit; whether this rank writes the log line. Every rank writes its file.
         guarded: context manager around every hook, such as the shield; takes the name of the place.
+        write: saves the file, and gives None where that takes too long.
     Attributes:
         hit: the first bad values; None as long as there are none.
         num_modules: how many modules match; it may be 0 on a pipeline stage.
@@ -44,11 +48,13 @@ class Watcher:
         directory: Path,
         speaks: Callable[[], bool] = lambda: True,
         guarded: Guarded = lambda where: nullcontext(),
+        write: Write = lambda name, save: save(),
     ) -> None:
         chosen = {name: module for name, module in modules.items() if re.search(pattern, name)}
         self.hit: BadValues | None = None
         self.num_modules = len(chosen)
         self._steps, self._rank, self._directory, self._speaks = steps, rank, directory, speaks
+        self._write = write
         self._hooks = ModuleHooks(chosen, above, self._on_hit, guarded)
 
     def step_begins(self, step: int) -> None:
@@ -64,11 +70,16 @@ class Watcher:
 
     def _on_hit(self, hit: BadValues) -> None:
         self.hit = hit
-        path = self._directory / "watch" / f"rank{self._rank:05d}_step{hit.step:08d}.pt"
-        try:
-            hit.save(path)
-            outcome = f"saved in {path}"
-        except OSError as error:
-            outcome = f"not saved: {path}: {error.strerror or error}"
+        name = f"watch/rank{self._rank:05d}_step{hit.step:08d}.pt"
+        path = self._directory / name
+
+        def save() -> str:
+            try:
+                hit.save(path)
+            except OSError as error:
+                return f"not saved: {path}: {error.strerror or error}"
+            return f"saved in {path}"
+
+        outcome = self._write(name, save) or f"not saved in time: {path}"
         if self._speaks():
             log.warning("watch: step %s, rank %s: %s; %s", hit.step, self._rank, hit, outcome)

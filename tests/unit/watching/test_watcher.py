@@ -127,6 +127,27 @@ def test_a_directory_that_cannot_be_written_is_named_in_the_log(tmp_path: Path, 
     assert message.endswith(f"grad_output was finite; not saved: {file}: File exists")
 
 
+def test_a_full_disk_and_a_hung_one_are_named_in_the_log(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+
+    file = tmp_path / "watch" / "rank00000_step00000001.pt"
+    for write, outcome in (
+        ((lambda name, save: save()), f"not saved: {file}: PytorchStreamWriter failed writing file data/0: file write"),
+        ((lambda name, save: None), f"not saved in time: {file}"),
+    ):
+        monkeypatch.setattr(torch, "save", full)
+        model, shield = Block(), Shield()
+        watcher = Watcher(
+            name_modules([model]), "mlp", None, None, rank=0, directory=tmp_path, guarded=shield, write=write
+        )
+        train(watcher, model, STEEP)
+        assert outcome in log.messages[-1]
+        assert shield.fault is None, "a disk is no fault of ours"
+
+
 def test_a_fault_of_ours_stays_inside_the_shield(tmp_path: Path, log: Log) -> None:
     """A tensor without values must not end the host's forward."""
 
