@@ -97,7 +97,7 @@ class _Stages:
         passes = None if why_not else self._passes()
         lower_scale: Trial = "not_tried"
         if in_doubt:
-            lower_scale = check_scale(run, guarded, alarm, self._incident, self._watchdog, passes)
+            lower_scale = check_scale(run, guarded, alarm, self._incident, self._watchdog, passes, self._faults)
             if lower_scale != "bad":
                 return COUNTED_SKIP
         run.counts["incidents"] += 1
@@ -225,7 +225,7 @@ class _Stages:
         assert passes is not None, "this rank reported that it can"
         passes.bad_ranks = frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only))
         has_dynamic_scale = self._alarm.has(Flag.DYNAMIC_SCALE)
-        return Replayer(passes, is_state_clean, has_dynamic_scale, lower_scale).run()
+        return Replayer(passes, is_state_clean, has_dynamic_scale, self._faults, lower_scale).run()
 
     def _after_replay(self, replayed: Replayed) -> bool:
         """Write this rank's trace, and join the traces when all ranks have: a rank may not survive the arbitration.

@@ -22,12 +22,16 @@ from megatron_nanguard.coordination.vote import exchange
 from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.incident.arbitrating import NOBODY, Roles
 from megatron_nanguard.incident.replaying.passes import Pass, PassAgreement, Passes, PassKind, PassObserver, RankPass
+from megatron_nanguard.incident.stage_faults import StageFaults
 from megatron_nanguard.parameters.global_names import name_modules
 from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.replay.in_place import DecisionPoint, Exactness
 from megatron_nanguard.tracing.tracer import Tracer
+
+NOT_KEPT: str = phrase("the state before the replay could not be kept on every rank")
+TRACER_FAILED: str = phrase("a part of the guard failed there")
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,14 @@ class Replayer:
         passes: of the call that is replayed.
         is_state_clean: the audit looked at this rank's state and data, and found nothing.
         has_dynamic_scale: a loss scaler adjusts itself, by the votes of all ranks.
+        faults: local work beside the passes that fails costs its result.
         lower_scale: outcome of the step far below its loss scale, where that was tried before.
     """
 
     passes: Passes
     is_state_clean: bool
     has_dynamic_scale: bool
+    faults: StageFaults
     lower_scale: Trial = "not_tried"
     _previous_batch: Trial = field(default="not_tried", init=False)
     _calls: tuple[CaughtCall, ...] = field(default=(), init=False)
@@ -77,10 +83,15 @@ class Replayer:
         Collective: all voters.
         """
         PassKind.PLAIN.begin(self.passes.watchdog)
-        point = DecisionPoint.take(self.passes.call)
+        call = self.passes.call
+        point = self.faults.attempt("replay", lambda: DecisionPoint.take(call), None)
+        if self.passes.any_rank(point is None) or point is None:
+            return Replayed(ReplaySummary(why_not=NOT_KEPT, obstacle=NOT_KEPT if point is None else ""))
         plain = self.passes.run(PassKind.PLAIN, point)
         # After a pass on the step's own data: what the step itself does to its batch, it has done to both.
-        changed = tuple(self.passes.call.recording.changed_after_fetch())
+        changed: tuple[int, ...] = self.faults.attempt(
+            "comparison of the data", lambda: tuple(call.recording.changed_after_fetch()), ()
+        )
         rows = self.passes.share("plain", plain)
         agreement = self.passes.agreement(plain)
         trace = self._look_for_the_fault(point, rows)
@@ -155,17 +166,23 @@ class Replayer:
         Collective: all voters.
         """
         rank, number = self.guarded.coordinates.rank, self.guarded.step.number
-        catcher = CallCatcher(suspects.suspect_events(trace), rank=rank)
-        functions = suspects.function_catchers(trace)
+        nothing: tuple[CallCatcher, dict[int, FunctionCatcher]] = (CallCatcher(frozenset(), rank=rank), {})
+        catcher, functions = self.faults.attempt(
+            "catching of calls",
+            lambda: (CallCatcher(suspects.suspect_events(trace), rank=rank), suspects.function_catchers(trace)),
+            nothing,
+        )
         probed, seen = self._traced(PassKind.PROBED, point, microbatch, marker, found, catcher, functions.values())
         self.passes.share("probed", seen)
         if self.passes.outcomes[-1].came_back == self.passes.outcomes[-2].came_back:
-            trace = probed
+            trace = known = trace if probed.broken else probed
             of_functions = {event: function.call for event, function in functions.items()}
-            self._calls = suspects.caught_calls(trace, number, catcher.calls, of_functions)
+            self._calls = self.faults.attempt(
+                "suspect calls", lambda: suspects.caught_calls(known, number, catcher.calls, of_functions), ()
+            )
         else:
             # The calls that were caught are not the ones that failed.
-            self._calls = suspects.gone_calls(trace, number)
+            self._calls = self.faults.attempt("suspect calls", lambda: suspects.gone_calls(trace, number), ())
         can_ask = bool(self._calls) and not self._calls[0].saved.why_not
         voters = self.passes.voters
         all_calls = exchange((len(self._calls), int(can_ask)), voters, self.guarded.torch_device)
@@ -191,22 +208,32 @@ class Replayer:
             functions: catch the calls of autograd Functions that are suspect.
         """
         guarded = self.guarded
-        tracer = Tracer(
-            guarded.chunks,
-            {module: name for name, module in name_modules(guarded.chunks).items()},
-            {guarded.names.parameter(entry): entry.name for entry in guarded.names.entries},
-            guarded.coordinates.rank,
-            microbatch,
-            marker_fill=marker,
-            probed_events=probed_events,
-            call_observer=catcher,
-            call_listeners=functions,
-        )
-        for function in functions:
-            function.now = partial(_moment, tracer)
+        rank, label = guarded.coordinates.rank, guarded.coordinates.label(guarded.sizes)
         where = ", outside of any micro-batch" if microbatch is None else f", micro-batch {microbatch}"
+        lost = RankTrace(rank=rank, coords=label, microbatch=microbatch, broken=TRACER_FAILED)
+
+        def make() -> Tracer:
+            tracer = Tracer(
+                guarded.chunks,
+                {module: name for name, module in name_modules(guarded.chunks).items()},
+                {guarded.names.parameter(entry): entry.name for entry in guarded.names.entries},
+                rank,
+                microbatch,
+                marker_fill=marker,
+                probed_events=probed_events,
+                call_observer=catcher,
+                call_listeners=functions,
+            )
+            for function in functions:
+                function.now = partial(_moment, tracer)
+            return tracer
+
+        tracer = self.faults.attempt("tracer", make, None)
+        if tracer is None:
+            # The other ranks make this pass.
+            return lost, self.passes.run(kind, point, where=where)
         seen = self.passes.run(kind, point, PassObserver.tracing(tracer), where=where)
-        return tracer.summarize(guarded.coordinates.label(guarded.sizes)), seen
+        return self.faults.attempt("summary of the trace", lambda: tracer.summarize(label), lost), seen
 
     # ---------------------------------------------------------------- summary
 

@@ -14,6 +14,7 @@ from megatron_nanguard.guarded_run.guarded_optimizer import GuardedOptimizer
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
 from megatron_nanguard.incident.alarm import Alarm
 from megatron_nanguard.incident.replaying.passes import Passes, PassKind
+from megatron_nanguard.incident.stage_faults import StageFaults
 from megatron_nanguard.megatron_api import optimizers
 from megatron_nanguard.postmortem.run_directory import rank_name
 from megatron_nanguard.records.step.replay import Trial
@@ -29,6 +30,7 @@ def check_scale(
     incident: str,
     watchdog: Watchdog,
     passes: Passes | None,
+    faults: StageFaults,
 ) -> Trial:
     """Run the step at a lower scale; unless it is bad there too, take back what was written of the incident.
 
@@ -42,7 +44,7 @@ def check_scale(
     Collective: all voters.
     """
     PassKind.SCALE_CHECK.begin(watchdog)
-    trial = _run_at_lower_scale(guarded, alarm, passes)
+    trial = _run_at_lower_scale(guarded, alarm, passes, faults)
     run.counts["scale_checks"] += trial != "not_tried"
     if trial != "bad":
         coordinates, step = guarded.coordinates, guarded.step.number
@@ -52,9 +54,9 @@ def check_scale(
     return trial
 
 
-def _run_at_lower_scale(guarded: GuardedOptimizer, alarm: Alarm, passes: Passes | None) -> Trial:
+def _run_at_lower_scale(guarded: GuardedOptimizer, alarm: Alarm, passes: Passes | None, faults: StageFaults) -> Trial:
     """Run the step at a lower scale if all ranks can; afterwards everything is as after the first pass."""
-    point = None if passes is None else DecisionPoint.take(passes.call)
+    point = None if passes is None else faults.attempt("replay", lambda: DecisionPoint.take(passes.call), None)
     # The gradients of the lower scale are others: without a copy the first ones would be lost.
     can_check = point is not None and point.gradients.place != "nowhere"
     row = (int(can_check), optimizers.scale_window(alarm.optimizer))
