@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from megatron_nanguard.patch_points import POINTS, add_training_args, release_line
+from megatron_nanguard.patch_points import OTHER_PATCHERS, POINTS, add_training_args, release_line
 from megatron_nanguard.patching.engine import Engine
+from megatron_nanguard.patching.other_patchers import OtherPatchers
 from megatron_nanguard.patching.point import PatchPoint
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Hooks:
 
     def __init__(self, points: Sequence[PatchPoint] = POINTS) -> None:
         self.engine = Engine(points, lambda name: self.guard.handlers[name], release_line)
+        self._others = OtherPatchers(OTHER_PATCHERS, self.engine.stand_aside)
         self._guard: Guard | None = None
 
     @classmethod
@@ -40,11 +42,13 @@ class Hooks:
         """Register every patch point."""
         _log_to_stderr()
         self.engine.install()
+        self._others.install()
 
     def remove(self) -> list[str]:
         """Undo everything; the targets that somebody else has wrapped since."""
         if self._guard is not None:
             self._guard.remove()
+        self._others.remove()
         return self.engine.remove()
 
 

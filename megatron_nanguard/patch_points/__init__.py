@@ -33,6 +33,15 @@ POINTS = (
 ESSENTIAL = ("step", "decision")
 """Groups without which a run is unguarded."""
 
+OTHER_PATCHERS = (
+    "mindspeed.patch_utils:MindSpeedPatchesManager.apply_patches",
+    "mindspeed.patch_utils:MindSpeedPatchesManager.remove_patches",
+)
+"""Functions of other packages that patch Megatron: our wrappers are off while one of them runs, and on top afterwards.
+
+Source: mindspeed/patch_utils.py, core_r0.8.0 to core_r0.18.0; the first two lines have no remove_patches
+"""
+
 
 def release_line() -> tuple[int, int] | None:
     """Return major and minor number of the Megatron core that is imported; None where there is none."""

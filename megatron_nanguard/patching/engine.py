@@ -8,6 +8,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -21,9 +22,13 @@ from megatron_nanguard.patching.shield import Shield
 log = logging.getLogger("megatron_nanguard")
 
 
-@dataclass
+@dataclass(eq=False)
 class Applied:
-    """One wrapper that is in place, with the function it replaced."""
+    """One wrapper that is in place, with the function it replaced.
+
+    Attributes:
+        live: the wrapper does its work; once withdrawn it only calls the original, wherever it is still held.
+    """
 
     point: PatchPoint
     target: Target
@@ -31,6 +36,7 @@ class Applied:
     name: str
     original: Wrapped
     wrapper: Wrapped
+    live: bool = True
 
 
 class Engine:
@@ -58,6 +64,7 @@ class Engine:
         self._release = release
         self._applied: list[Applied] = []
         self._seen: set[str] = set()
+        self._num_aside = 0
 
     def install(self) -> None:
         """Patch every target whose module is imported, now or later. Idempotent."""
@@ -78,12 +85,40 @@ class Engine:
         self.declined.clear()
         return [applied.target.path for applied in self._withdraw(list(self._applied))]
 
+    @contextmanager
+    def stand_aside(self) -> Iterator[None]:
+        """Withdraw every wrapper while another package patches the host; then wrap what it left. May be nested.
+
+        Ours in between would be lost with a function that the other package replaces, and would keep it from
+        recognizing and restoring its own.
+        """
+        self._num_aside += 1
+        if self._num_aside == 1:
+            self._withdraw(list(self._applied))
+        try:
+            yield
+        finally:
+            self._num_aside -= 1
+            if self.on and not self._num_aside:
+                self._apply_all()
+
+    def heal(self) -> list[str]:
+        """Wrap again what another package has wrapped without a trace or replaced since.
+
+        Returns:
+            The targets that were lost and are wrapped again.
+        """
+        lost = [applied for applied in self._applied if not _is_in_place(applied)]
+        self._withdraw(lost)
+        for applied in lost:
+            self._apply_or_decline(applied.point, applied.target, sys.modules[applied.target.module])
+        return [applied.target.path for applied in lost if self.state(applied.target) is PointState.ACTIVE]
+
     def state(self, target: Target) -> PointState:
         """Return the state of one target, as it is now."""
         for applied in self._applied:
             if applied.target is target:
-                there = vars(applied.owner).get(applied.name)
-                return PointState.ACTIVE if _is_ours(there, applied.wrapper) else PointState.FOREIGN
+                return PointState.ACTIVE if _is_in_place(applied) else PointState.FOREIGN
         if target.module not in sys.modules:
             return PointState.WAITING
         point = next(point for point, other in self._targets() if other is target)
@@ -97,9 +132,15 @@ class Engine:
         if not self.on or name in self._seen:
             return
         self._seen.add(name)
+        if not self._num_aside:
+            self._apply_all(name)
+
+    def _apply_all(self, module: str | None = None) -> None:
+        """Apply every target of a module that has arrived, or of all such modules."""
         for point, target in self._targets():
-            if target.module == name and point.group not in self.declined:
-                self._apply_or_decline(point, target, module)
+            is_meant = target.module == module if module else target.module in self._seen
+            if is_meant and point.group not in self.declined:
+                self._apply_or_decline(point, target, sys.modules[target.module])
 
     def _apply_or_decline(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
         """Apply a point, or decline its group: an error of ours must not fail an import of the host."""
@@ -113,7 +154,7 @@ class Engine:
             self._decline(point.group, f"{shield.fault}; without it: {point.lost}")
 
     def _apply(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
-        owner, name = _find(target, module)
+        owner, name = find_owner(target, module)
         if owner is None or name not in vars(owner):
             release = self._release()
             if release is None or target.covers(release):
@@ -121,18 +162,20 @@ class Engine:
             return
         original = vars(owner)[name]
         _check_signature(target, original, point)
-        wrapper = self._wrap(point, target, original, point.make_wrapper(self._handler_of(point.name)))
-        setattr(owner, name, wrapper)
-        _exchange_copies(target, original, wrapper)
-        self._applied.append(Applied(point, target, owner, name, original, wrapper))
+        applied = Applied(point, target, owner, name, original, original)
+        applied.wrapper = self._wrap(applied, point.make_wrapper(self._handler_of(point.name)))
+        setattr(owner, name, applied.wrapper)
+        _exchange_copies(target, original, applied.wrapper)
+        self._applied.append(applied)
 
-    def _wrap(self, point: PatchPoint, target: Target, original: Wrapped, wrapper: Wrapper) -> Wrapped:
+    def _wrap(self, applied: Applied, wrapper: Wrapper) -> Wrapped:
         """Return a plain function, so that a class binds it and a config that holds it can be deep-copied."""
+        point, target, original = applied.point, applied.target, applied.original
         is_method = "." in target.attribute
 
         @functools.wraps(original)
         def call(*args: object, **kwargs: object) -> object:
-            if not self.on:
+            if not applied.live:
                 return original(*args, **kwargs)
             self.fired[target.path] += 1
             if is_method:
@@ -152,6 +195,7 @@ class Engine:
         kept = []
         for applied in reversed(chosen):
             self._applied.remove(applied)
+            applied.live = False
             _exchange_copies(applied.target, applied.wrapper, applied.original)
             if vars(applied.owner).get(applied.name) is applied.wrapper:
                 setattr(applied.owner, applied.name, applied.original)
@@ -171,7 +215,7 @@ def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
         wrapt.register_post_import_hook(call, name)
 
 
-def _find(target: Target, module: ModuleType) -> tuple[object, str]:
+def find_owner(target: Target, module: ModuleType) -> tuple[object, str]:
     """Return the object that holds the function, and its name there; (None, name) if the class is missing."""
     *path, name = target.attribute.split(".")
     owner: object = module
@@ -207,10 +251,11 @@ def _takes_anything(function: Wrapped) -> bool:
     return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _is_ours(there: object, wrapper: Wrapped) -> bool:
-    """Say whether this is our wrapper, or wraps it in a chain of ``__wrapped__``."""
+def _is_in_place(applied: Applied) -> bool:
+    """Say whether the host still holds our wrapper, or one that wraps it in a chain of ``__wrapped__``."""
+    there = vars(applied.owner).get(applied.name)
     while there is not None:
-        if there is wrapper:
+        if there is applied.wrapper:
             return True
         there = getattr(there, "__wrapped__", None)
     return False

@@ -357,3 +357,34 @@ def test_a_function_that_shadows_its_module_is_not_taken_for_it(host: Host) -> N
     host.load("step")
     when_imported(f"{host.package}.step", arrived.append)
     assert [type(one) for one in arrived] == [ModuleType, ModuleType]
+
+
+# ---------------------------------------------------------------------- healing
+
+
+@pytest.mark.parametrize("wrap", [wrap_secretly, lambda function: lambda values: 1000 + sum(values)])
+def test_what_somebody_replaced_is_wrapped_again_and_called_once(
+    host: Host, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    norms, target = host.load("norms"), norm_target(host)
+    seen = Seen(point(target))
+    seen.engine.install()
+    norms.norm = theirs = wrap(norms.norm)  # type: ignore[attr-defined]
+    assert seen.engine.heal() == [target.path]
+    assert seen.engine.state(target) is PointState.ACTIVE
+    assert norms.norm([1]) == 1101
+    assert len(seen.calls) == 1
+    assert seen.engine.heal() == []
+    assert seen.engine.remove() == []
+    assert norms.norm is theirs
+    assert norms.norm([1]) == 1001
+
+
+def test_what_cannot_be_healed_withdraws_its_group_with_the_reason(host: Host) -> None:
+    norms, target = host.load("norms"), norm_target(host)
+    seen = Seen(point(target))
+    seen.engine.install()
+    norms.norm = lambda grads: 0  # type: ignore[attr-defined]
+    assert seen.engine.heal() == []
+    assert seen.engine.state(target) is PointState.DECLINED
+    assert seen.engine.declined["norm"].startswith(f"{target.path} takes (grads), expected to begin with (values)")
