@@ -252,8 +252,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _gradients(self, chunk: int) -> Iterator[tuple[str, Tensor]]:
         for name, param in self._by_chunk[chunk]:
             gradient = local_gradient(param)
-            if gradient is not None:
-                yield name, gradient.data
+            memory = None if gradient is None else memory_of(gradient.data)
+            if memory is not None:
+                yield name, memory
 
     def _node_created(self, node: Node) -> None:
         self._recorder.regions.cpp_node_created(node)

@@ -16,6 +16,7 @@ from torch import Tensor, distributed
 from megatron_nanguard.records.channel import Channel
 from megatron_nanguard.records.trace import Phase
 from megatron_nanguard.tensor_names import tensors_in
+from megatron_nanguard.tracing.recording.lineage import memory_of
 from megatron_nanguard.tracing.recording.operators import NamedTensor, Operator
 
 _IN_PLACE: Final = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
@@ -121,7 +122,7 @@ def _ins_and_outs(
     A functional collective sends the tensors of its first argument and returns what arrives: it has no buffers.
     """
     first, second = operator.arguments[:2]
-    firsts = [(first, tensor) for _, tensor in tensors_in(values[first])]
+    firsts = [(first, memory) for memory in _memories(values[first])]
     if operator.base in ("send", "isend"):
         return firsts, []
     buffers = None if operator.is_functional else [tensor for _, tensor in firsts]
@@ -132,4 +133,9 @@ def _ins_and_outs(
         return [], buffers
     if operator.is_functional or operator.base in _IN_PLACE:
         return firsts, buffers
-    return [(second, tensor) for _, tensor in tensors_in(values[second])], buffers
+    return [(second, memory) for memory in _memories(values[second])], buffers
+
+
+def _memories(values: object) -> list[Tensor]:
+    """The memory of those tensors that can be looked at."""
+    return [memory for _, tensor in tensors_in(values) if (memory := memory_of(tensor)) is not None]

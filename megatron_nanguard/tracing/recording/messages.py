@@ -15,6 +15,7 @@ from megatron_nanguard.tracing.places.external_tensors import ExternalTensors
 from megatron_nanguard.tracing.recording.collective_calls import CollectiveCall, CollectiveCalls, phase_of, work_of
 from megatron_nanguard.tracing.recording.event_log import EventLog, StartedCall
 from megatron_nanguard.tracing.recording.events import EventKind, Sent, TracedEvent
+from megatron_nanguard.tracing.recording.lineage import memory_of
 from megatron_nanguard.tracing.recording.nonfinite_flags import can_be_bad
 from megatron_nanguard.tracing.recording.operators import Operator
 from megatron_nanguard.tracing.recording.reading import PendingMessages, TensorReader
@@ -77,8 +78,11 @@ class MessageRecorder:
         """
         if operator.name != "aten::copy_" or not self._pending:
             return False
-        writers, _ = self._log.lineage.read(args[0])
-        return bool(writers) and writers[0] in self._pending and not self._log.lineage.is_known(args[1])
+        into, taken = map(memory_of, args[:2])
+        if into is None or taken is None:
+            return False
+        writers, _ = self._log.lineage.read(into)
+        return bool(writers) and writers[0] in self._pending and not self._log.lineage.is_known(taken)
 
     def _contents(self, call: CollectiveCall) -> MessageContents:
         """Whether the message lies in the model's gradients or parameters."""

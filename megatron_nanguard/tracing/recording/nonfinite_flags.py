@@ -76,8 +76,9 @@ class NonfiniteFlags:
         """
         if not can_be_bad(tensor):
             return None
-        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        values = values.detach() if values.dtype in _DIRECT else values.float()  # fp8 has no aminmax kernel
+        if tensor.is_complex():  # Of a conjugate, a view with a mark on it, torch gives no view as real numbers.
+            tensor = torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)
+        values = tensor.detach() if tensor.dtype in _DIRECT else tensor.float()  # fp8 has no aminmax kernel
         key = (values.dtype, values.device)
         pairs = self._pairs.get(key)
         if pairs is None:

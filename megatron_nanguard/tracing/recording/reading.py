@@ -113,6 +113,8 @@ class PendingMessages:
 
     def _look(self, writer: Writer, buffer: Tensor, is_read: bool) -> None:
         event = self._log.events[writer.event]
+        if memory_of(buffer) is None:  # It was freed since, as sharded data parallelism does with gathered weights.
+            return
         event.outputs[writer.output] = TracedOutput.of(buffer, self._log.flags.put(buffer))
         if event.first_used is None and is_read:
             event.first_used = self._here.place()

@@ -284,7 +284,7 @@ class RegionRecorder:
         self._arrive(region)
         is_output = {id(memory) for _, memory in outputs}
         handed = {id(one.memory): one for one in opened.handed}
-        for name, memory in opened.again:
+        for name, memory in self._usable(opened.again):
             if isinstance(memory, Parameter) or (id(memory) in is_output and id(memory) not in handed):
                 continue
             look = self._look(region, name, memory)
@@ -405,7 +405,7 @@ def _address(tensor: Tensor) -> tuple[int, int]:
 
 def _digest(tensor: Tensor) -> Tensor:
     """A number that changes with the bits of a tensor, on its device: int64 []."""
-    values = tensor.detach()
+    values = tensor.detach().resolve_conj().resolve_neg()
     if not values.is_contiguous():
         values = values.contiguous()
     return values.view(-1).view(torch.uint8).sum(dtype=torch.int64)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_nanguard.tracing.callable import NanTrace, trace_nan
+from tests.unit.tracing.faults import log_of_negative
+from tests.unit.tracing.steps import Model, Schedule, batches
 
 
 class UsersMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -38,10 +42,14 @@ def beside_fake_tensors(x: Tensor) -> Tensor:
     return x
 
 
+def freed() -> Tensor:
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def beside_freed_memory(x: Tensor) -> Tensor:
-    gathered = x.clone()
-    gathered.untyped_storage().resize_(0)
-    gathered.view(-1)
+    freed().view(-1)
     return x
 
 
@@ -129,3 +137,47 @@ def test_the_sparse_gradient_of_an_embedding_is_looked_at() -> None:
     # The slope of a square root at 0 is Inf, and its product with the 0 that multiplied the rows is NaN.
     assert operators(trace) == ["div.Tensor"]
     assert {sink.pattern for sink in trace.record.sinks} == {"nan"}
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize(
+    "new", [lambda: torch.eye(4).to_sparse(), freed, lambda: torch.ones(2, dtype=torch.complex64).conj()]
+)
+def test_a_collective_on_an_unusual_tensor_costs_itself_alone(new: Callable[[], Tensor]) -> None:
+    def function() -> Tensor:
+        reduced = new()
+        with contextlib.suppress(RuntimeError):  # Gloo cannot reduce all of them.
+            dist.all_reduce(reduced)
+        return torch.log(-torch.ones(4))
+
+    assert operators(traced(function)) == ["log"]
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_a_gathered_tensor_that_was_freed_again_costs_itself_alone() -> None:
+    gathered = torch.empty(4)
+
+    def function() -> Tensor:
+        dist.all_gather_single(gathered, torch.ones(4))
+        gathered.untyped_storage().resize_(0)
+        return torch.log(-torch.ones(4))
+
+    assert operators(traced(function)) == ["log"]
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_a_gradient_that_cannot_be_looked_at_leaves_the_origin_exact(is_sparse: bool) -> None:
+    model = Model(log_of_negative)
+    schedule = Schedule(model, microbatch=0)
+    parameter = next(model.parameters()).requires_grad_(False)
+
+    def loss_of(out: Tensor) -> Tensor:
+        if is_sparse:
+            parameter.main_grad = parameter.main_grad.to_sparse()
+        else:
+            parameter.main_grad.untyped_storage().resize_(0)
+        return out.sum()
+
+    record = schedule.run(batches(1), loss_of)
+    assert record.broken == ""
+    assert [origin.operator for origin in record.origins] == ["log"]

@@ -74,6 +74,7 @@ UNUSUAL: dict[str, Callable[[], Any]] = {
     "freed": freed,
     "fp8": lambda: torch.ones(4).to(torch.float8_e4m3fn),
     "complex": lambda: torch.ones(4, dtype=torch.complex64),
+    "conjugate": lambda: torch.ones(4, dtype=torch.complex64).conj(),
     "empty": lambda: torch.ones(0),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
     "an object that raises": Secretive,
@@ -90,6 +91,32 @@ def test_an_innocent_argument_leaves_the_origin_exact(kind: str, is_bad: bool) -
 
     model = between(Layer("forward" if is_bad else ""), Call(function))
     assert places(model) == ([("Linear.forward", "1")] if is_bad else [])
+
+
+class Frees(Function):
+    """Frees its input and what it returns beside its output, and in the backward what it kept on its context."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, spoils: bool) -> Any:
+        ctx.kept = x * 2
+        unused = torch.empty_like(x)
+        for tensor in (x, unused):
+            tensor.untyped_storage().resize_(0)
+        return kernel(torch.empty_like(x), 1.0, spoils=spoils), unused
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, unused: Tensor) -> Any:
+        ctx.kept.untyped_storage().resize_(0)
+        return kernel(torch.empty_like(grad), memory(grad)), None
+
+
+@pytest.mark.parametrize("spoils", [True, False])
+def test_what_a_function_frees_costs_itself_alone(spoils: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        out, _ = Frees.apply(torch.sin(x), spoils)
+        return out
+
+    assert places(between(Call(function), Layer())) == ([("Frees.forward", "1")] if spoils else [])
 
 
 class Quantized(Tensor):
