@@ -1,4 +1,4 @@
-"""`nanguard redact DIR`: delete saved tensors, so that the rest can be given to others."""
+"""`nanguard redact DIR`: delete what may be confidential, so that the rest can be given to others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megatron_nanguard.postmortem.bundles import redact
 @click.command("redact")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 def command(directory: Path) -> None:
-    """Delete saved tensors and samples under DIR; names, counts, positions and verdicts stay.
+    """Delete saved tensors, samples and texts among arguments under DIR; names, counts, positions and verdicts stay.
 
     Exit code 4 when a file could not be stripped; the other files are stripped nevertheless.
 

@@ -90,6 +90,21 @@ def test_an_unwritable_directory_loses_neither_origin_nor_cause(
     assert len([line for rank in (0, 1) for line in finished.lines(rank) if "] cannot write " in line]) == 1
 
 
+def test_hosts_without_a_shared_directory_lose_neither_origin_nor_cause(
+    ranks: Server, tmp_path: Path, skipped: Finished
+) -> None:
+    finished = run(ranks, tmp_path, "directory_of_its_own", "skip")
+
+    assert finished.codes == {0: 0, 1: 0}, finished.out
+    (sentence,) = sentences(finished)
+    (of_twin,) = sentences(skipped)
+    assert "It began on rank 1, " in sentence
+    assert sentence.partition(". It began")[0] == of_twin.partition(". It began")[0]
+    assert "a fault of nanguard's own" not in finished.out
+    merged = RunFiles.only_one_of(tmp_path / "nanguard").merged(2)
+    assert (merged["missing_ranks"], [origin["rank"] for origin in merged["origin"]]) == ([], [1])
+
+
 @pytest.mark.parametrize(("trouble", "at_fault"), [("fail_in_audit", "1"), ("fail_in_merging", "0")])
 def test_a_fault_of_ours_in_an_incident_leaves_the_guard_on_and_the_next_bad_step_is_skipped_too(
     ranks: Server, tmp_path: Path, trouble: str, at_fault: str

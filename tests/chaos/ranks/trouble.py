@@ -41,6 +41,13 @@ def disk_full() -> None:
     Path.write_bytes = _disk_full  # type: ignore[method-assign]
 
 
+def directory_of_its_own() -> None:
+    """The directory is not the one of the other ranks, as on hosts without a shared file system."""
+    elsewhere = Path("elsewhere")
+    elsewhere.mkdir()
+    os.chdir(elsewhere)
+
+
 def slow_digests() -> None:
     """The capture of this rank takes longer than a stage may."""
     from megatron_nanguard.incident.collecting import Collector
