@@ -90,7 +90,8 @@ def _point(point: PatchPoint) -> Iterator[str]:
     yield "|---|---|---|"
     for target in point.targets:
         copies = ", ".join(f"`{copy}`" for copy in target.copies)
-        yield f"| `{target.path}` | {_releases(target)} | {copies} |"
+        family = ", and every override of it in a subclass" if target.family else ""
+        yield f"| `{target.path}`{family} | {_releases(target)} | {copies} |"
 
 
 def _releases(target: Target) -> str:

@@ -30,7 +30,7 @@ PREPARE_GRADS = PatchPoint(
     group="decision",
     targets=(
         *(
-            Target(f"{OPTIMIZERS}:{name}.prepare_grads", parameters=("self",))
+            Target(f"{OPTIMIZERS}:{name}.prepare_grads", parameters=("self",), family=True)
             for name in ("ChainedOptimizer", "MixedPrecisionOptimizer", "FP32Optimizer")
         ),
         Target("megatron.core.models.mimo.optimizer:MimoOptimizer.prepare_grads", since="0.17", parameters=("self",)),
@@ -43,7 +43,7 @@ PREPARE_GRADS = PatchPoint(
 OPTIMIZER_STEP = PatchPoint(
     name="optimizer_step",
     group="decision",
-    targets=(Target(f"{OPTIMIZERS}:ChainedOptimizer.step", parameters=("self",)),),
+    targets=(Target(f"{OPTIMIZERS}:ChainedOptimizer.step", parameters=("self",), family=True),),
     why="core 0.11 returns from step() at once on a stub rank; its peers would wait for its vote",
     lost="the decision: the run is unguarded",
     make_wrapper=make_wrapper,

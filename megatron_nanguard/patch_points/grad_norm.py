@@ -28,7 +28,12 @@ CLIP_GRAD_NORM = PatchPoint(
     name="clip_grad_norm",
     group="norm",
     targets=(
-        Target(f"{OPTIMIZERS}:MegatronOptimizer.clip_grad_norm", parameters=("self", "clip_grad"), called_until="0.11"),
+        Target(
+            f"{OPTIMIZERS}:MegatronOptimizer.clip_grad_norm",
+            parameters=("self", "clip_grad"),
+            called_until="0.11",
+            family=True,
+        ),
     ),
     why="the norm of a single optimizer, where step() clips by it (0.12 and later only without ChainedOptimizer)",
     lost="the gradient norm in post-mortems, and dead steps",
@@ -39,7 +44,7 @@ GET_GRAD_NORM = PatchPoint(
     name="get_grad_norm",
     group="norm",
     targets=(
-        Target(f"{OPTIMIZERS}:MegatronOptimizer.get_grad_norm", parameters=("self",)),
+        Target(f"{OPTIMIZERS}:MegatronOptimizer.get_grad_norm", parameters=("self",), family=True),
         Target(f"{OPTIMIZERS}:ChainedOptimizer.get_grad_norm", since="0.12", parameters=("self",)),
     ),
     why="from 0.12 on ChainedOptimizer.step takes the norm from here and never calls clip_grad_norm",

@@ -29,6 +29,7 @@ POINT = PatchPoint(
             "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucketGroup.start_grad_sync",
             since="0.9",
             parameters=("self",),
+            family=True,
         ),
         Target(
             "megatron.core.distributed.param_and_grad_buffer:Bucket.start_grad_sync", until="0.8", parameters=("self",)

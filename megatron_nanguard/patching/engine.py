@@ -57,6 +57,8 @@ class Engine:
         self.points = tuple(points)
         self.fired: Counter[str] = Counter()
         """Calls by target."""
+        self.fired_points: Counter[str] = Counter()
+        """Calls by name of the patch point."""
         self.declined: dict[str, str] = {}
         """Group -> why it was withdrawn."""
         self.on = False
@@ -101,18 +103,20 @@ class Engine:
             self._num_aside -= 1
             if self.on and not self._num_aside:
                 self._apply_all()
+                self._widen()
 
     def heal(self) -> list[str]:
-        """Wrap again what another package has wrapped without a trace or replaced since.
+        """Wrap again what another package has wrapped without a trace or replaced, and overrides that are new.
 
         Returns:
-            The targets that were lost and are wrapped again.
+            The targets that were lost. One that cannot be wrapped again has withdrawn its group.
         """
         lost = [applied for applied in self._applied if not _is_in_place(applied)]
         self._withdraw(lost)
         for applied in lost:
-            self._apply_or_decline(applied.point, applied.target, sys.modules[applied.target.module])
-        return [applied.target.path for applied in lost if self.state(applied.target) is PointState.ACTIVE]
+            self._apply_or_decline(applied.point, applied.target, applied.owner, applied.name)
+        self._widen()
+        return [applied.target.path for applied in lost]
 
     def state(self, target: Target) -> PointState:
         """Return the state of one target, as it is now."""
@@ -140,21 +144,30 @@ class Engine:
         for point, target in self._targets():
             is_meant = target.module == module if module else target.module in self._seen
             if is_meant and point.group not in self.declined:
-                self._apply_or_decline(point, target, sys.modules[target.module])
+                self._apply_or_decline(point, target, *find_owner(target, sys.modules[target.module]))
 
-    def _apply_or_decline(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
+    def _widen(self) -> None:
+        """Wrap the overrides of a family's method in subclasses. A class that has none inherits the wrapper."""
+        for applied in [applied for applied in self._applied if applied.target.family]:
+            held = {id(other.owner) for other in self._applied if other.name == applied.name}
+            for kind in _subclasses(applied.owner):
+                if id(kind) not in held and callable(vars(kind).get(applied.name)):
+                    held.add(id(kind))
+                    target = Target(f"{kind.__module__}:{kind.__qualname__}.{applied.name}")
+                    self._apply_or_decline(applied.point, target, kind, applied.name)
+
+    def _apply_or_decline(self, point: PatchPoint, target: Target, owner: object, name: str) -> None:
         """Apply a point, or decline its group: an error of ours must not fail an import of the host."""
         shield = Shield()
         try:
             with shield(f"patching {target.path}", PatchDeclined):
-                self._apply(point, target, module)
+                self._apply(point, target, owner, name)
         except PatchDeclined as reason:
             self._decline(point.group, str(reason))
         if shield.fault is not None:
             self._decline(point.group, f"{shield.fault}; without it: {point.lost}")
 
-    def _apply(self, point: PatchPoint, target: Target, module: ModuleType) -> None:
-        owner, name = find_owner(target, module)
+    def _apply(self, point: PatchPoint, target: Target, owner: object, name: str) -> None:
         if owner is None or name not in vars(owner):
             release = self._release()
             if release is None or target.covers(release):
@@ -178,6 +191,7 @@ class Engine:
             if not applied.live:
                 return original(*args, **kwargs)
             self.fired[target.path] += 1
+            self.fired_points[point.name] += 1
             if is_method:
                 instance, rest = args[0], args[1:]
                 return wrapper(functools.partial(original, instance), instance, rest, kwargs)
@@ -249,6 +263,18 @@ def _takes_anything(function: Wrapped) -> bool:
     """Say whether the function takes *args and **kwargs, like a wrapper of another package."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _subclasses(owner: object) -> Iterator[type]:
+    """Every subclass that exists now, each once."""
+    pending: list[type] = list(owner.__subclasses__()) if isinstance(owner, type) else []
+    seen: set[type] = set()
+    while pending:
+        kind = pending.pop()
+        if kind not in seen:
+            seen.add(kind)
+            pending += kind.__subclasses__()
+            yield kind
 
 
 def _is_in_place(applied: Applied) -> bool:

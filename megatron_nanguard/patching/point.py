@@ -34,6 +34,7 @@ class Target:
         parameters: names its signature must begin with, in this order.
         copies: other places that hold the same function under ``module:name`` because they imported it by name.
         called_until: last release line that calls it, where later ones keep it uncalled.
+        family: of a method: every subclass that overrides it is wrapped too, whatever package it is from.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Target:
     parameters: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
     called_until: str | None = None
+    family: bool = False
 
     @property
     def module(self) -> str:

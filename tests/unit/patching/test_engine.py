@@ -385,6 +385,41 @@ def test_what_cannot_be_healed_withdraws_its_group_with_the_reason(host: Host) -
     seen = Seen(point(target))
     seen.engine.install()
     norms.norm = lambda grads: 0  # type: ignore[attr-defined]
-    assert seen.engine.heal() == []
+    assert seen.engine.heal() == [target.path]
     assert seen.engine.state(target) is PointState.DECLINED
     assert seen.engine.declined["norm"].startswith(f"{target.path} takes (grads), expected to begin with (values)")
+
+
+# ---------------------------------------------------------------------- families
+
+
+def test_an_override_in_a_subclass_that_comes_later_is_wrapped_and_comes_back(host: Host) -> None:
+    norms = host.load("norms")
+    target = Target(f"{host.package}.norms:Optimizer.step", parameters=("self", "amount"), family=True)
+    seen = Seen(point(target))
+    seen.engine.install()
+
+    class Muon(norms.Chained):  # type: ignore[misc, name-defined]
+        def step(this, amount: int) -> int:
+            return 7
+
+    class Inherits(Muon):
+        pass
+
+    class NoFunction(norms.Chained):  # type: ignore[misc, name-defined]
+        step = 3
+
+    override = vars(Muon)["step"]
+    assert (seen.engine.heal(), seen.engine.heal()) == ([], [])
+    assert (Muon().step(1), Inherits().step(1), norms.Chained().step(1)) == (107, 107, 102)
+    assert NoFunction.step == 3
+    assert seen.engine.declined == {}
+    assert seen.engine.fired_points == {"norm": 3}
+    with seen.engine.stand_aside():
+        assert vars(Muon)["step"] is override
+    assert Muon().step(1) == 107
+    Muon.step = lambda self, amount: 8  # type: ignore[method-assign]
+    assert seen.engine.heal() == [f"{Muon.__module__}:{Muon.__qualname__}.step"]
+    assert Muon().step(1) == 108
+    assert seen.engine.remove() == []
+    assert Muon().step(1) == 8
