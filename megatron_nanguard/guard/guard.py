@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.coordination.watchdog import leave_now
+from megatron_nanguard.guard.self_test import SelfTest
 from megatron_nanguard.guard.steps import Steps
 from megatron_nanguard.guarded_run.guarded_optimizers import GuardedOptimizers
 from megatron_nanguard.guarded_run.guarded_run import GuardedRun
@@ -21,7 +22,7 @@ from megatron_nanguard.guarded_run.options import Options
 from megatron_nanguard.guarded_run.run_drills import UNFIRED_EXIT_CODE
 from megatron_nanguard.guarded_run.run_handshake import RunHandshake
 from megatron_nanguard.megatron_api import host_program
-from megatron_nanguard.megatron_api.protocols import ModelChunk
+from megatron_nanguard.megatron_api.protocols import MegatronOptimizer, ModelChunk, Schedule, ScheduleArguments
 from megatron_nanguard.patching.engine import Engine
 from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.policy import actions
@@ -50,6 +51,7 @@ class Guard:
         self._num_handshakes = 0
         self._notes: list[str] = []
         self._host_checks = host_program.HostChecks()
+        self._self_test = SelfTest(engine, self._notes.append)
         atexit.register(self._at_exit)
 
     @property
@@ -67,9 +69,9 @@ class Guard:
             "wrap_chunk": self.chunk_wrapped,
             "get_param_groups": active(lambda steps, chunks: steps.optimizers.chunks_seen(chunks)),
             "get_megatron_optimizer": active(lambda steps, *made: steps.optimizers.optimizer_made(*made)),
-            "forward_backward": active(Steps.schedule_called, otherwise=lambda schedule, kwargs: kwargs),
+            "forward_backward": active(self._schedule_called, otherwise=lambda schedule, kwargs: kwargs),
             "start_grad_sync": active(Steps.gradients_ready),
-            "prepare_grads": active(Steps.decide, otherwise=lambda prepare, optimizer: prepare()),
+            "prepare_grads": active(self._decide, otherwise=lambda prepare, optimizer: prepare()),
             "optimizer_step": active(Steps.step, otherwise=lambda step, optimizer: step()),
             "clip_grad_norm": active(Steps.norm_known),
             "get_grad_norm": active(Steps.norm_known),
@@ -125,8 +127,22 @@ class Guard:
         self._run = run
         with self.shield("start"):
             run.start()
+        self._self_test = SelfTest(self.engine, run.warn)
         optimizers = GuardedOptimizers(run, self._host_checks)
         self.steps = Steps(run, optimizers, give_up=self._give_up, leave=self._leave)
+
+    # ---------------------------------------------------------------- steps
+
+    def _schedule_called(self, steps: Steps, schedule: Schedule, kwargs: ScheduleArguments) -> ScheduleArguments:
+        """Test the patch points, then open the step."""
+        if not kwargs.get("forward_only", False):
+            self._self_test.step_begins([*steps.optimizers])
+        return steps.schedule_called(schedule, kwargs)
+
+    def _decide(self, steps: Steps, prepare: Callable[[], bool], optimizer: MegatronOptimizer) -> bool:
+        """Test the patch points, then decide: a schedule that was replaced shows here first."""
+        self._self_test.step_decided()
+        return steps.decide(prepare, optimizer)
 
     # ---------------------------------------------------------------- off
 
