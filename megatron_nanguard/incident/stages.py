@@ -225,7 +225,7 @@ class _Stages:
         assert passes is not None, "this rank reported that it can"
         passes.bad_ranks = frozenset((*outcome.ranks.bad_before, *outcome.ranks.bad_after_only))
         has_dynamic_scale = self._alarm.has(Flag.DYNAMIC_SCALE)
-        return Replayer(passes, is_state_clean, has_dynamic_scale, self._faults, lower_scale, self._saves_calls).run()
+        return Replayer(passes, is_state_clean, has_dynamic_scale, self._faults, lower_scale).run()
 
     def _after_replay(self, replayed: Replayed) -> bool:
         """Write this rank's trace, and join the traces when all ranks have: a rank may not survive the arbitration.

@@ -1,13 +1,14 @@
 """What a schedule call changes beside the gradients, kept so that it can be put back.
 
-random states, module buffers, sums for the log, bucket groups, rerun machine, timers
+random states, module buffers, scales of float8 casts, sums for the log, bucket groups, rerun machine, timers
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -54,7 +55,7 @@ class Snapshot:
     def capture(cls, chunks: Sequence[ModelChunk], device: Device) -> Snapshot:
         """Take the state now.
 
-        Sync: none; on the device only module buffers and a few sums for the log are cloned.
+        Sync: none; on the device only module buffers, scales and a few sums for the log are cloned.
         """
         random = RngStates.now(device)
         buffers = tuple(
@@ -73,6 +74,7 @@ class Snapshot:
         parts = {
             **random.put_back(device),
             "buffers": put_back_buffers,
+            "scales": keep_scales(chunks),
             "accumulators": process_state.keep_accumulators(),
             "buckets": bucket_state.keep(chunks),
             "rerun": process_state.keep_rerun_machine(),
@@ -85,3 +87,36 @@ class Snapshot:
         for name, put_back in self.parts.items():
             if not names or name in names:
                 put_back()
+
+
+def keep_scales(chunks: Sequence[ModelChunk]) -> PutBack:
+    """Keep the state of delayed scaling, and return what puts it back.
+
+    Its global buffers hold the same tensors. Weights that were cast for later micro-batches are cast anew in the first
+    one of a replay. A module whose state is made in this very step has none to go back to.
+
+    Sync: none; one copy of all tensors together.
+    """
+    tensors = list({id(tensor): tensor for tensor in _scales(chunks)}.values())
+    kept = [torch.empty_like(tensor) for tensor in tensors]
+    if tensors:
+        torch._foreach_copy_(kept, tensors)
+
+    def put_back() -> None:
+        if tensors:
+            torch._foreach_copy_(tensors, kept)
+
+    return put_back
+
+
+def _scales(chunks: Sequence[ModelChunk]) -> Iterator[Tensor]:
+    """Yield histories of largest values and the scales that follow from them.
+
+    Source: transformer_engine/pytorch/module/base.py, TransformerEngineBaseModule.fp8_meta
+    """
+    for chunk in chunks:
+        for module in chunk.modules():
+            meta = vars(module).get("fp8_meta")
+            for state in meta.values() if isinstance(meta, dict) else ():
+                held = (state, *vars(state).values()) if hasattr(state, "__dict__") else (state,)
+                yield from (tensor for tensor in held if isinstance(tensor, Tensor))

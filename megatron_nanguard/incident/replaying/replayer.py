@@ -62,7 +62,6 @@ class Replayer:
         has_dynamic_scale: a loss scaler adjusts itself, by the votes of all ranks.
         faults: local work beside the passes that fails costs its result.
         lower_scale: outcome of the step far below its loss scale, where that was tried before.
-        can_send: files of this rank can reach a peer.
     """
 
     passes: Passes
@@ -70,7 +69,6 @@ class Replayer:
     has_dynamic_scale: bool
     faults: StageFaults
     lower_scale: Trial = "not_tried"
-    can_send: bool = True
     _previous_batch: Trial = field(default="not_tried", init=False)
     _calls: tuple[CaughtCall, ...] = field(default=(), init=False)
     _roles: Roles = field(default=NOBODY, init=False)
@@ -185,7 +183,7 @@ class Replayer:
         else:
             # The calls that were caught are not the ones that failed.
             self._calls = self.faults.attempt("suspect calls", lambda: suspects.gone_calls(trace, number), ())
-        can_ask = self.can_send and bool(self._calls) and not self._calls[0].saved.why_not
+        can_ask = bool(self._calls) and not self._calls[0].saved.why_not
         voters = self.passes.voters
         all_calls = exchange((len(self._calls), int(can_ask)), voters, self.guarded.torch_device)
         self._roles = Roles.of(all_calls, voters.ranks)

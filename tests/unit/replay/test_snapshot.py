@@ -48,6 +48,27 @@ def test_module_buffers_come_back_by_identity_and_by_content() -> None:
         assert model[0].unset is None
 
 
+class ScalingState:
+    """As Transformer Engine keeps it in the dict of a module."""
+
+    def __init__(self) -> None:
+        self.scale, self.amax_history = torch.ones(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_scales_of_float8_casts_come_back_in_the_tensors_that_global_buffers_hold() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    state, copied = ScalingState(), torch.tensor([5.0])
+    model[0].fp8_meta = {"scaling_fwd": state, "updated_scale_fwd": copied, "recipe": "delayed", "fp8_group": None}
+    model[1].fp8_meta = {}
+    newest = state.amax_history[0]
+    snapshot = Snapshot.capture([model], CpuDevice())
+    for _ in range(2):
+        for tensor in (state.scale, state.amax_history, copied):
+            tensor.fill_(9.0)
+        snapshot.restore()
+        assert (state.scale.tolist(), newest.tolist(), copied.tolist()) == ([1.0, 1.0], [1.0, 2.0], [5.0])
+
+
 def test_a_buffer_that_autograd_recorded_is_written_without_a_trace() -> None:
     model = torch.nn.Module()
     model.register_buffer("state", torch.tensor([1.0]))
