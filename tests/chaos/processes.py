@@ -22,7 +22,7 @@ class Ended:
 
     Attributes:
         code: exit code; None where it had to be killed, which is a hang.
-        seconds: from its own first line, after its imports, to its end.
+        seconds: from its own first line to its end.
     """
 
     code: int | None
@@ -31,7 +31,7 @@ class Ended:
     err: str
 
 
-def run_program(text: str, *arguments: str, limit: float = 50.0, env: Mapping[str, str] | None = None) -> Ended:
+def run_program(text: str, *arguments: str, limit: float = 30.0, env: Mapping[str, str] | None = None) -> Ended:
     """Run a program; it prints its start time in its first line, `print(time.time())`.
 
     Args:

@@ -6,17 +6,18 @@ import pytest
 
 from tests.chaos.processes import Ended, run_program
 
-WITHIN_SECONDS = 12.0
+WITHIN_SECONDS = 6.0
 """From the deadline to the end of the process, on a loaded machine."""
 DEADLINE_SECONDS = 2.0
 
 START = """
 import fcntl, os, signal, sys, threading, time
+print(time.time(), flush=True)
 import torch.distributed as dist
 from megatron_nanguard.coordination.watchdog import Watchdog
 from megatron_nanguard.guard.hooks import _log_to_stderr
 _log_to_stderr()
-print(time.time(), flush=True)
+began = time.time()
 def fill(descriptor):
     "Put a pipe in the place of a descriptor that nobody reads and that is full."
     reader, writer = os.pipe()
@@ -80,7 +81,8 @@ with Watchdog(store, 0, 1, 0.0, 0.0) as dog:
 
 def assert_left(ended: Ended, after: float) -> None:
     assert ended.code == 65, f"{'hung' if ended.code is None else ended.code}: {ended.err[-2000:]}"
-    assert ended.seconds < after + WITHIN_SECONDS
+    # Importing torch takes a few seconds of it.
+    assert ended.seconds < after + WITHIN_SECONDS + 10.0
 
 
 @pytest.mark.parametrize("what", ["stop", "kill"])

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import Module
 
 from tests.opaque.float8 import Float8Quantizer
 
@@ -134,8 +133,21 @@ def _roll_and_scale(history: Tensor, scale: Tensor, largest: float) -> None:
     scale.copy_(torch.where((amax > 0) & amax.isfinite() & scaled.isfinite(), scaled, scale))
 
 
-def cast_in(chunk: Module, group: Any) -> None:
-    """Let the forward of a model chunk be a context of delayed scaling."""
+def cast_in(chunk: Any, group: Any) -> None:
+    """Let the forward of a model chunk be a context of delayed scaling.
+
+    Args:
+        chunk: as it is trained; its first micro-batch casts the weights anew, as Megatron asks for with its own option.
+        group: over which the largest values are reduced.
+    Source: megatron/core/transformer/module.py, MegatronModule.set_is_first_microbatch
+    """
     GlobalStateManager.quantization_state.fp8_group = group
     chunk.register_forward_pre_hook(lambda *args: GlobalStateManager.autocast_enter())
     chunk.register_forward_hook(lambda *args: GlobalStateManager.autocast_exit())
+
+    def set_is_first_microbatch() -> None:
+        for module in chunk.modules():
+            if hasattr(module, "is_first_microbatch"):
+                module.is_first_microbatch = True
+
+    chunk.set_is_first_microbatch = set_is_first_microbatch

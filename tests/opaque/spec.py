@@ -5,10 +5,12 @@ Importing it plants the faults of the environment when training begins.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import megatron.training.training as host
+from megatron.core import parallel_state
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.common.embeddings import rope_utils
@@ -22,7 +24,7 @@ from megatron.core.transformer.moe.experts import GroupedMLPSubmodules, TEGroupe
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
-from tests.opaque import faults, options, permutation, rope
+from tests.opaque import delayed_scaling, faults, options, permutation, rope
 from tests.opaque.attention import DotProductAttention
 from tests.opaque.grouped_linear import ColumnParallelGroupedLinear, RowParallelGroupedLinear
 from tests.opaque.layernorm_linear import LayerNormColumnParallelLinear, Norm
@@ -112,4 +114,17 @@ def install() -> None:
     moe_utils.fused_sort_chunks_by_index_with_probs = permutation.moe_sort_chunks_by_index_with_probs
 
 
+def with_delayed_scaling(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Let each model chunk be a context of delayed scaling, and its first micro-batch the one that casts weights."""
+
+    def training(forward_step: Any, chunks: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        for chunk in chunks:
+            delayed_scaling.cast_in(chunk, parallel_state.get_amax_reduction_group(with_context_parallel=True))
+        return train(forward_step, chunks, *args, **kwargs)
+
+    return training
+
+
 host.train = faults.planted(host.train)
+if options.DELAYED_SCALING:
+    host.train = with_delayed_scaling(host.train)

@@ -51,6 +51,23 @@ def test_three_healthy_steps_end_in_the_same_bits_with_and_without_the_guard(
         assert differences(plain["state"], watched["state"]) == [], f"rank {rank}"
 
 
+@pytest.mark.parametrize("layout", [pytest.param(name, marks=pytest.mark.long) for name in ("D2", "A", "B")])
+def test_delayed_scaling_ends_in_the_same_bits_with_and_without_the_guard(end_states: EndStates, layout: str) -> None:
+    stock, guarded = end_states(layout, *OPAQUE, OPAQUE_FP8="delayed")
+
+    assert_guarded(guarded, LAYOUTS[layout].nproc)
+    for rank, (plain, watched) in enumerate(zip(stock.ranks, guarded.ranks, strict=True)):
+        assert differences(plain["state"], watched["state"]) == [], f"rank {rank}"
+
+
+@pytest.mark.long
+def test_delayed_scaling_trains_nearly_like_full_precision(ranks: Server, tmp_path: Path) -> None:
+    plain, cast = (train(ranks, tmp_path, "D2", *OPAQUE, env=env) for env in ({}, {"OPAQUE_FP8": "delayed"}))
+
+    assert plain != cast
+    assert [step.loss for step in cast] == pytest.approx([step.loss for step in plain], rel=2e-2)
+
+
 @pytest.mark.parametrize("layout", by_layout(*LIKE_LOCAL))
 def test_it_trains_like_the_local_spec(ranks: Server, tmp_path: Path, layout: str) -> None:
     local, parts, fused = (

@@ -12,6 +12,7 @@ from tests.import_server import Finished, Server
 from tests.opaque import kernels
 from tests.ranks.planted.opaque import RUNS, Cell, Run
 from tests.ranks.run_files import RunFiles
+from tests.ranks.training_log import steps_of
 
 pytestmark = pytest.mark.ranks
 
@@ -88,3 +89,18 @@ def test_the_same_kernels_without_a_bad_value_are_silent(ranks: Server, tmp_path
 
     assert RunFiles.only_one_of(tmp_path).incidents == []
     assert finished.out.count("number of skipped iterations:   0") == len(RUNS[name].cells) + FIRST_CASE
+
+
+@pytest.mark.long
+def test_a_replay_starts_from_the_scales_of_the_step_and_leaves_those_after_it(ranks: Server, tmp_path: Path) -> None:
+    run, steps = RUNS["D2 delayed"], []
+    for replays in ("auto", "off"):
+        (folder := tmp_path / replays).mkdir()
+        more = run.layout.plus("--nanguard-replay", replays)
+        steps.append(steps_of(train(ranks, Run(more, run.cells, run.env), folder)))
+        if replays == "auto":
+            files = RunFiles.only_one_of(folder)
+            replayed = [own["replay"] for own in files.postmortems(FIRST_CASE).values()]
+            assert [replay["exact"] for replay in replayed] == [True] * run.layout.nproc
+
+    assert steps[0] == steps[1] != []

@@ -8,7 +8,7 @@ to `main_grad` inside of the region, by its parameter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.ranks.layouts import LAYOUTS, Layout
 
@@ -132,6 +132,11 @@ RUNS: Mapping[str, Run] = {
             bwd(1, 1, 2, "rope"),
         ),
     ),
+    "D2 delayed": Run(
+        LAYOUTS["D2"],
+        (bwd(1, 2, 1, "linear_fc1"), fwd(1, 3, 2, "linear_proj"), wgrad(0, 0, 1, "linear_fc2")),
+        {"OPAQUE_FP8": "delayed"},
+    ),
     # Rank 1 is TP 1 of stage 0, rank 5 of stage 1, rank 6 TP 0 of replica 1. Row-parallel outputs are summed inside.
     "A": Run(
         LAYOUTS["A"],
@@ -226,12 +231,13 @@ RUNS: Mapping[str, Run] = {
         ),
         FUSED,
     ),
-    # Keys and values are gathered over context parallelism inside of the attention.
+    # Keys and values are gathered over context parallelism inside of the attention. Their gradients are summed there:
+    # what the kernel wrote is not what is returned.
     "H": Run(
         LAYOUTS["H"].plus(*ROPE),
         (
             fwd(3, 1, 1, "core_attention", of=CONTEXT),
-            bwd(3, 2, 1, "core_attention", of=CONTEXT),
+            replace(bwd(3, 2, 1, "core_attention", of=CONTEXT), output=OUTPUT),
             fwd(2, 0, 2, "rope"),
             wgrad(6, 3, 3, "linear_proj"),
         ),
