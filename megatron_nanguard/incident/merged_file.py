@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class MergedFile:
         self.known: Incident | None = None
         """What was merged last, on disk or not."""
 
-    def after_exchange(self, mine: Sequence[Evidence]) -> None:
+    def after_exchange(self, mine: Iterable[Evidence]) -> None:
         """Merge the signals: every rank has written its own before it came to the exchange.
 
         Args:
@@ -104,6 +104,17 @@ class MergedFile:
         self._complete_bundle(self.known)
         return path
 
+    def add_fault(self, rank: int, notes: Sequence[str]) -> None:
+        """Name this rank among those where a part of the guard failed: it may have failed after the last version.
+
+        Args:
+            notes: sentences about what failed.
+        """
+        if self.known is not None and rank not in self.known.own_faults:
+            own_faults = tuple(sorted((*self.known.own_faults, rank)))
+            self.known = replace(self.known, own_faults=own_faults, notes=(*self.known.notes, *notes))
+            self._run.write(self._name, self.known)
+
     def _complete_bundle(self, concluded: Incident) -> None:
         """Write the verdict into the bundle; where no rank had a call to save, write why there is none."""
         bundle = self._directory / BUNDLE_NAME
@@ -119,7 +130,7 @@ class MergedFile:
         if not self._run.has_failed:
             self._run.attempt(f"{self._incident}/{BUNDLE_NAME}/{CALL_NAME}", complete)
 
-    def _merged(self, policy: PolicyOutcome | None, sent: Sequence[Evidence]) -> Incident | None:
+    def _merged(self, policy: PolicyOutcome | None, sent: Iterable[Evidence]) -> Incident | None:
         """Merge the files with what was exchanged and sent; None where there is nothing to merge."""
         known = [each.postmortem for each in sent]
 

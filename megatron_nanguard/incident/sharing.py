@@ -6,12 +6,12 @@ The directory may be full, gone or slow on some rank, or not be the same directo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import torch
 
-from megatron_nanguard.coordination.vote import broadcast, exchange
+from megatron_nanguard.coordination.vote import all_done, broadcast, exchange
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.incident.stage_faults import StageFaults
 from megatron_nanguard.postmortem.limits import cut_to_limit
@@ -35,6 +35,30 @@ class Evidence(NamedTuple):
 
     postmortem: Postmortem
     trace: RankTrace | None
+
+
+def gather(
+    mine: Evidence | None,
+    rank: int,
+    voters: Voters,
+    device: torch.device,
+    faults: StageFaults,
+    *,
+    has_written: bool,
+    sees_all: Callable[[], bool] | None,
+) -> tuple[Evidence, ...]:
+    """What need not be read from files: this rank's own evidence, and that of others where files do not carry it all.
+
+    Args:
+        has_written: this rank's evidence is on disk.
+        sees_all: whether the rank that merges sees the files of all ranks; None on the others.
+    Collective: all voters.
+    """
+    are_written = all_done(has_written, voters, device)
+    are_seen = sees_all is None or faults.attempt("look at the files", sees_all, False)
+    if all_done(are_seen, voters, device) and are_written:
+        return () if mine is None else (mine,)
+    return share(mine, rank, voters, device, faults)
 
 
 def share(

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from megatron_nanguard.capture.model_state import gradients_by_name
 from megatron_nanguard.coordination.vote import all_done, exchange
@@ -34,7 +35,7 @@ from megatron_nanguard.incident.replaying.passes import Passes
 from megatron_nanguard.incident.replaying.replayer import Replayed, Replayer
 from megatron_nanguard.incident.replaying.scale_check import check_scale
 from megatron_nanguard.incident.replaying.why_not import refusal, why_no_replay
-from megatron_nanguard.incident.sharing import Evidence, share
+from megatron_nanguard.incident.sharing import Evidence, gather
 from megatron_nanguard.incident.stage_faults import StageFaults
 from megatron_nanguard.policy.deciding import decide
 from megatron_nanguard.policy.scaler import COUNTED_SKIP
@@ -123,7 +124,7 @@ class _Stages:
         self._begin("merging")
         self._merge(outcome, decision, sent)
         self._capture(replayed, gradients, why_not)
-        self._rank_file.add_faults()
+        self._add_faults()
         return decision
 
     def _begin(self, stage: str, seconds: float = 0.0) -> None:
@@ -188,12 +189,12 @@ class _Stages:
         if self._run.handshake.rank == self._voters.ranks[0]:
             saves_calls = self._run.settings.capture in SAVES_CALLS
             self._merged = merged = MergedFile(self._files, self._incident, outcome, saves_calls=saves_calls)
-            self._faults.attempt("first merging", lambda: merged.after_exchange(self._mine(None)), None)
+            self._faults.attempt("first merging", lambda: merged.after_exchange(filter(None, [self._mine(None)])), None)
 
-    def _mine(self, replayed: Replayed | None) -> tuple[Evidence, ...]:
+    def _mine(self, replayed: Replayed | None) -> Evidence | None:
         """What this rank has found, from memory."""
         postmortem = self._rank_file.postmortem
-        return () if postmortem is None else (Evidence(postmortem, replayed.trace if replayed else None),)
+        return None if postmortem is None else Evidence(postmortem, replayed.trace if replayed else None)
 
     # ---------------------------------------------------------------- replay, arbitration
 
@@ -293,22 +294,10 @@ class _Stages:
             has_written: this rank's evidence is on disk.
         Collective: all voters.
         """
-        mine, merged = self._mine(replayed), self._merged
-        are_written, sees_all = self._all(has_written), True
-        if merged is not None:
-            expected = len(self._voters.ranks)
-            sees_all = self._faults.attempt(
-                "look at the files", lambda: merged.sees(expected, replayed.trace is not None), False
-            )
-        if self._all(sees_all) and are_written:
-            return mine
-        return share(
-            mine[0] if mine else None,
-            self._guarded.coordinates.rank,
-            self._voters,
-            self._guarded.torch_device,
-            self._faults,
-        )
+        mine, merged, num_ranks = self._mine(replayed), self._merged, len(self._voters.ranks)
+        sees_all = None if merged is None else partial(merged.sees, num_ranks, replayed.trace is not None)
+        rank, device = self._guarded.coordinates.rank, self._guarded.torch_device
+        return gather(mine, rank, self._voters, device, self._faults, has_written=has_written, sees_all=sees_all)
 
     def _merge(self, outcome: ExchangeOutcome, decision: PolicyOutcome, sent: tuple[Evidence, ...]) -> None:
         """One rank merges the evidence of all, and logs the sentence about the incident.
@@ -322,6 +311,14 @@ class _Stages:
             summary = sentence(self._guarded.step.number, outcome, merged.known)
             log.error("non-finite gradient or loss. %s %s%s", summary, decision.words, where)
         self._all(True)
+
+    def _add_faults(self) -> None:
+        """Name stages that failed after the files that name them were written."""
+        self._rank_file.add_faults()
+        merged, notes = self._merged, self._faults.notes()
+        if merged is not None and notes:
+            rank = self._guarded.coordinates.rank
+            self._faults.attempt("note of a fault", lambda: merged.add_fault(rank, notes), None)
 
     def _first_gradients(self) -> dict[str, str] | None:
         """Digests of the gradients of the first pass, where the step is to be saved: a replay writes over them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from megatron_nanguard.coordination.vote import all_done, exchange, vote
+from megatron_nanguard.coordination.vote import all_done, broadcast, exchange, vote
 from megatron_nanguard.coordination.voting_ranks import Voters
 
 CPU = torch.device("cpu")
@@ -22,3 +22,8 @@ def test_an_exchange_gives_one_row_per_voter(world_of_one: None) -> None:
 def test_one_that_is_not_done_is_enough(world_of_one: None) -> None:
     assert all_done(True, ALONE, CPU)
     assert not all_done(False, ALONE, CPU)
+
+
+def test_bytes_of_one_rank_arrive_whole_whatever_their_length(world_of_one: None) -> None:
+    for data in (b"", b"{}", bytes(range(256))):
+        assert broadcast(data, 0, 256, ALONE, CPU) == data

@@ -10,7 +10,7 @@ import torch
 
 from megatron_nanguard.coordination.voting_ranks import Voters
 from megatron_nanguard.incident import sharing
-from megatron_nanguard.incident.sharing import MOST_SENDERS, Evidence, pack, senders, share, unpack
+from megatron_nanguard.incident.sharing import MOST_SENDERS, Evidence, gather, pack, senders, share, unpack
 from megatron_nanguard.incident.stage_faults import StageFaults
 from tests.unit.diagnosis.factories import sink, to_origin, trace, traced_origin
 from tests.unit.factories import demo_postmortem
@@ -58,3 +58,17 @@ def test_evidence_that_cannot_be_packed_is_a_fault_of_this_rank_and_the_exchange
     monkeypatch.setattr(sharing, "pack", fail)
     assert share(ORIGIN, 0, Voters((0,), None), torch.device("cpu"), faults) == ()
     assert list(faults.now) == ["sending of evidence"]
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize(
+    ("has_written", "sees_all", "is_shared"), [(True, True, False), (False, True, True), (True, False, True)]
+)
+def test_evidence_is_sent_only_where_the_files_do_not_carry_it(
+    monkeypatch: pytest.MonkeyPatch, has_written: bool, sees_all: bool, is_shared: bool
+) -> None:
+    sent = [Evidence(demo_postmortem(rank), None) for rank in range(2)]
+    monkeypatch.setattr(sharing, "share", lambda *args: tuple(sent))
+    voters, cpu, faults = Voters((0,), None), torch.device("cpu"), StageFaults({})
+    found = gather(sent[0], 0, voters, cpu, faults, has_written=has_written, sees_all=lambda: sees_all)
+    assert found == tuple(sent if is_shared else sent[:1])
