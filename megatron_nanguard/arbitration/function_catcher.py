@@ -108,6 +108,7 @@ class FunctionCatcher:
         cap_bytes: int = CAP_BYTES,
         *,
         rank: int = 0,
+        in_marked_memory: bool = False,
     ) -> None:
         """Choose the call.
 
@@ -118,7 +119,9 @@ class FunctionCatcher:
             event: of the traced pass that happened in it.
             cap_bytes: largest inputs that are saved.
             rank: this global rank.
+            in_marked_memory: the pass fills all fresh memory with a NaN.
         """
+        self._in_marked_memory = in_marked_memory
         self._kind: Literal["forward", "backward"] = "backward" if name.endswith("Backward") else "forward"
         self._name = name.removesuffix(".forward").removesuffix("Backward")
         self._module, self._phase, self._event = module, phase, event
@@ -128,18 +131,22 @@ class FunctionCatcher:
         self._without_context: _Inputs | None = None
         self.now: Callable[[], Moment | None] = lambda: Moment(0)
         """Where the pass is; None where it is in no part of the step that matters."""
+        self.is_unwritten: Callable[[Tensor], bool] = lambda tensor: False
+        """Whether nothing was written into an argument yet, as far as the pass can know."""
         self.call = unsaved_call(rank, None, self._name, "it was not called again")
 
     @classmethod
-    def of(cls, origin: TracedOrigin, name: str, rank: int) -> FunctionCatcher:
+    def of(cls, origin: TracedOrigin, name: str, rank: int, *, in_marked_memory: bool = False) -> FunctionCatcher:
         """A catcher for the call that an origin was found in.
 
         Args:
             origin: as the pass before traced it.
             name: of the region.
             rank: this global rank.
+            in_marked_memory: the pass fills all fresh memory with a NaN.
         """
-        return cls(name, origin.place.module, origin.place.phase, origin.event, rank=rank)
+        place = origin.place
+        return cls(name, place.module, place.phase, origin.event, rank=rank, in_marked_memory=in_marked_memory)
 
     # ------------------------------------------------------------- told by the tracer
 
@@ -225,6 +232,7 @@ class FunctionCatcher:
             args=packed,
             notes=tuple(f"{why}; it is left out" for why in packer.left_out.values()),
             device=device_name(packer.tensors),
+            in_marked_memory=self._in_marked_memory,
             versions=_versions(cls),
         )
         has_context = call.ctx is not None or not _takes_context(cls)
@@ -247,8 +255,10 @@ class FunctionCatcher:
             check_size({**inputs.tensors, **live}, self._cap_bytes)
         except CannotSave as error:
             return replace(inputs, saved=replace(inputs.saved, why_not=str(error)), tensors={})
+        unwritten = {name for name, tensor in live.items() if self.is_unwritten(tensor)}
         copies = host_copies(live)
-        described = {**inputs.saved.tensors, **describe_tensors(copies, live)}
+        copies |= {name: torch.zeros_like(copies[name]) for name in unwritten}
+        described = {**inputs.saved.tensors, **describe_tensors(copies, live, unwritten)}
         return replace(inputs, saved=replace(inputs.saved, tensors=described), tensors={**inputs.tensors, **copies})
 
     def _quietly(self, look: Callable[..., None], *args: Any) -> None:

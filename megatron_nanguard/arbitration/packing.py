@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -138,8 +138,16 @@ def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone(memory_format=torch.preserve_format).cpu() for name, tensor in tensors.items()}
 
 
-def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tensor]) -> dict[str, SavedTensor]:
-    """Describe each copy for `call.json`; device and requires_grad are those of the original."""
+def describe_tensors(
+    copies: Mapping[str, Tensor], originals: Mapping[str, Tensor], unwritten: Collection[str] = ()
+) -> dict[str, SavedTensor]:
+    """Describe each copy for `call.json`; device and requires_grad are those of the original.
+
+    Args:
+        copies: in host memory.
+        originals: by the same names.
+        unwritten: names of those that nothing had been written into.
+    """
     return {
         name: SavedTensor(
             shape=tuple(copy.shape),
@@ -149,6 +157,7 @@ def describe_tensors(copies: Mapping[str, Tensor], originals: Mapping[str, Tenso
             is_finite=is_finite(copy),
             requires_grad=originals[name].requires_grad,
             is_parameter=isinstance(originals[name], Parameter),
+            is_unwritten=name in unwritten,
             attributes=tuple(_attributes(originals[name])),
         )
         for name, copy in copies.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -106,7 +107,8 @@ def repeat(call: CaughtCall, repeats: int) -> Repeats:
         for number in range(repeats):
             fills = call.saved.kind != "operator" and number % 2 == 1
             found = filled if fills else bad
-            found.append(repro.is_bad(plain, run_once(call, plain, tensors, device, fills_with_zeros=fills)))
+            fill = 0.0 if fills else math.nan if call.saved.in_marked_memory else None
+            found.append(repro.is_bad(plain, run_once(call, plain, tensors, device, fill)))
     except CANNOT_RUN as error:
         return Repeats(why_not=repro.first_line(error))
     return Repeats(repeats, sum(bad) + sum(filled), len(filled), sum(filled))
@@ -117,12 +119,19 @@ def run_once(
     plain: Json,
     tensors: Mapping[str, Tensor],
     device: torch.device,
-    *,
-    fills_with_zeros: bool = False,
+    fill: float | None = None,
 ) -> Outputs:
-    """Make the call once; the state of the random generator is restored."""
+    """Make the call once; the state of the random generator is restored.
+
+    Args:
+        call: with the function that makes it, where this process has one.
+        plain: the call as JSON.
+        tensors: its inputs.
+        device: to run on.
+        fill: what all fresh memory is filled with; None leaves it as it is.
+    """
     function = call.function or _function(call.saved)
-    with _same_generator(plain, device), Alone(fills_with_zeros):
+    with _same_generator(plain, device), Alone(fill):
         return repro.run(plain, tensors, device, function)
 
 
@@ -227,12 +236,12 @@ class Alone(TorchDispatchMode):
     """Raises CannotRun for every communication: one rank alone would wait for the others for ever.
 
     Args:
-        fills_with_zeros: write zeros into the memory that every ``empty`` returns.
+        fill: is written into the memory that every ``empty`` returns; None leaves that as it is.
     """
 
-    def __init__(self, fills_with_zeros: bool = False) -> None:
+    def __init__(self, fill: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._fills_with_zeros = fills_with_zeros
+        self._fill = fill
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -247,6 +256,6 @@ class Alone(TorchDispatchMode):
             raise CannotRun(COMMUNICATES)
         result = func(*args, **(kwargs or {}))
         is_empty = isinstance(func, OpOverload) and func._schema.name.startswith(("aten::empty", "aten::new_empty"))
-        if self._fills_with_zeros and is_empty and isinstance(result, Tensor):
-            result.detach().zero_()
+        if self._fill is not None and is_empty and isinstance(result, Tensor):
+            result.detach().fill_(self._fill if result.is_floating_point() else 0)
         return result

@@ -385,7 +385,9 @@ def place(tensor: Tensor, meta: Json, call: Json, device: torch.device) -> Tenso
     target = torch.empty_strided(
         tuple(meta["shape"]), tuple(meta["stride"]), dtype=tensor.dtype, device="cpu" if stays else device
     )
-    placed = target.copy_(tensor).requires_grad_(meta["requires_grad"] and call["kind"] != "operator")
+    if not meta.get("is_unwritten"):
+        target.copy_(tensor)
+    placed = target.requires_grad_(meta["requires_grad"] and call["kind"] != "operator")
     if not meta.get("is_parameter") or call["kind"] == "operator":
         return placed
     parameter = torch.nn.Parameter(placed.detach(), requires_grad=meta["requires_grad"])

@@ -7,7 +7,7 @@ from typing import Final
 
 from megatron_nanguard.arbitration.call_catcher import COMMUNICATES, CaughtCall, unsaved_call, with_place
 from megatron_nanguard.arbitration.function_catcher import FunctionCatcher
-from megatron_nanguard.records.trace import GRADIENT_OF, OriginKind, RankTrace, TracedOrigin
+from megatron_nanguard.records.trace import GRADIENT_OF, MARKER_FILL, OriginKind, RankTrace, TracedOrigin
 
 CALLED: Final = frozenset({OriginKind.OPERATOR, OriginKind.OUTSIDE, OriginKind.SCALER})
 """Origins with an operator to save: the event is one, or was read by one."""
@@ -26,20 +26,26 @@ def suspect_events(trace: RankTrace) -> frozenset[int]:
 def function_catchers(trace: RankTrace) -> dict[int, FunctionCatcher]:
     """Make a catcher for each origin inside an autograd Function whose kernel the tracer did not see, by its event."""
     named = {origin.event: (origin, function_name(origin)) for origin in trace.origins if function_name(origin)}
-    return {event: FunctionCatcher.of(origin, name, trace.rank) for event, (origin, name) in named.items()}
+    is_marked = MARKER_FILL in trace.labels
+    return {
+        event: FunctionCatcher.of(origin, name, trace.rank, in_marked_memory=is_marked)
+        for event, (origin, name) in named.items()
+    }
 
 
 def function_name(origin: TracedOrigin) -> str:
-    """The forward or backward of an autograd Function in which an unseen kernel wrote; empty where there is none.
+    """The forward or backward of an autograd Function in which an unseen kernel wrote, or left memory unwritten.
+
+    Empty where there is none.
 
     Returns:
         "_Linear.forward" or "_LinearBackward".
     """
-    if origin.kind is not OriginKind.UNSEEN:
+    if origin.kind not in (OriginKind.UNSEEN, OriginKind.NEVER_WRITTEN):
         return ""
     if origin.operator.endswith((".forward", "Backward")):
         return origin.operator
-    return origin.place.node or ""
+    return (origin.place.node or "") if origin.kind is OriginKind.UNSEEN else ""
 
 
 def caught_calls(

@@ -82,7 +82,12 @@ def has_only_ordinary_inputs(origin: Origin) -> bool:
 
 def is_region(origin: Origin) -> bool:
     """Whether it is a call that hides its kernels: the forward or backward of an autograd.Function, or of a module."""
-    return origin.kind is OriginKind.UNSEEN and origin.operator.endswith((".forward", "Backward"))
+    return origin.kind is OriginKind.UNSEEN and names_region(origin)
+
+
+def names_region(origin: Origin) -> bool:
+    """Whether the operator is the name of a forward or backward."""
+    return origin.operator.endswith((".forward", "Backward"))
 
 
 def has_hidden_input(origin: Origin) -> bool:

@@ -33,6 +33,11 @@ def depends_on_memory(call: Arbitration) -> bool:
     return call.repeats_bad > 1 and call.zero_filled > 1 and not call.zero_filled_bad
 
 
+def is_bad_in_zeros(call: Arbitration) -> bool:
+    """Whether it was bad every time, also where fresh memory was filled with zeros before it was used."""
+    return is_always_bad(call) and call.zero_filled > 0
+
+
 def conclusion(call: Arbitration, origins: Sequence[Origin] = ()) -> str:
     """Say in one sentence what the runs of one call prove together.
 

@@ -74,6 +74,7 @@ class SavedTensor:
         is_finite: whether it holds neither NaN nor Inf.
         requires_grad: as in the run.
         is_parameter: whether it is a parameter of the model.
+        is_unwritten: whether nothing had been written into it when the call got it; its file holds zeros.
         attributes: what hangs on a parameter and may matter to a kernel, such as `main_grad`.
     """
 
@@ -84,6 +85,7 @@ class SavedTensor:
     is_finite: bool
     requires_grad: bool = False
     is_parameter: bool = False
+    is_unwritten: bool = False
     attributes: tuple[Argument, ...] = ()
 
 
@@ -152,6 +154,7 @@ class SavedCall:
         full_outputs: the results of the whole inputs.
         rng: name of the saved random generator state; null where the call draws no random numbers.
         rng_device: type of the device of that generator; empty without one.
+        in_marked_memory: whether all fresh memory was filled with NaN in the pass that saved it.
         cause: code of the likeliest cause; empty before there was a verdict.
         why_not: why the call cannot be run from here; empty when it can.
         is_redacted: whether its tensors were stripped.
@@ -179,6 +182,7 @@ class SavedCall:
     full_outputs: tuple[SavedOutput, ...] = ()
     rng: str | None = None
     rng_device: str = ""
+    in_marked_memory: bool = False
     cause: str = ""
     why_not: str = ""
     is_redacted: bool = False
@@ -214,7 +218,8 @@ class Arbitration:
         inputs_bad: whether an input held NaN or Inf.
         repeats: number of runs on the same device.
         repeats_bad: number of these runs with NaN or Inf in the result.
-        zero_filled: number of these runs in which all fresh memory was filled with zeros before it was used.
+        zero_filled: number of these runs in which all fresh memory was filled with zeros before it was used; with
+            NaN in the others, where the call was saved in a pass with all fresh memory filled with NaN.
         zero_filled_bad: how many of those gave NaN or Inf.
         peer: outcome on the device of another rank.
         peer_rank: that rank; null without one.

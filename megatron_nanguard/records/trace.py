@@ -21,6 +21,8 @@ MessageContents = Literal["gradients", "parameters", ""]
 
 GRADIENT_OF: Final = "gradient of "
 """Begins the name of a gradient that held something before any event; the parameter follows."""
+MARKER_FILL: Final = "marker fill"
+"""Label of a pass in which all fresh memory was filled with a NaN of known bits."""
 NUMBER: Final = "number"
 """Stands for the dtype of an argument that is a plain number."""
 LISTED: Final = 8

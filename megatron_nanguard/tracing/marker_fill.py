@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatron_nanguard.tracing.recording.operators import is_empty
 
 _MARKER: Final[Mapping[torch.dtype, tuple[torch.dtype, int]]] = {
-    torch.float64: (torch.int64, 0x7FF8DEADBEEF0001),
-    torch.float32: (torch.int32, 0x7FC0DEAD),
-    torch.bfloat16: (torch.int16, 0x7FD5),
-    torch.float16: (torch.int16, 0x7ED5),
+    torch.float64: (torch.int64, 0x7FF4DEADBEEF0001),
+    torch.float32: (torch.int32, 0x7FA0DEAD),
+    torch.bfloat16: (torch.int16, 0x7F95),
+    torch.float16: (torch.int16, 0x7CD5),
 }
+"""Signalling NaN. Arithmetic makes it a quiet one, or another: what holds the marker was not computed."""
 
 
 class MarkerFill(TorchDispatchMode):
@@ -65,3 +66,12 @@ def count_markers(tensor: Tensor) -> Tensor | None:
         return None
     integer, bits = _MARKER[tensor.dtype]
     return (tensor.detach().view(integer) == bits).sum()
+
+
+def holds_only_markers(tensor: Tensor) -> bool:
+    """Whether nothing has been written into any element since the fill.
+
+    Sync: one host read.
+    """
+    num_markers = count_markers(tensor)
+    return num_markers is not None and 0 < tensor.numel() == int(num_markers)

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from megatron_nanguard.megatron_api.buffers import local_gradient
 from megatron_nanguard.megatron_api.model_chunks import attention_heads
 from megatron_nanguard.patching.shield import Shield
-from megatron_nanguard.records.trace import RankTrace
+from megatron_nanguard.records.trace import MARKER_FILL, RankTrace
 from megatron_nanguard.tracing.calls.call_stack import CallListener, CallStack
 from megatron_nanguard.tracing.places.current_place import CurrentPlace
 from megatron_nanguard.tracing.places.external_tensors import ExternalTensors, module_of
@@ -274,7 +274,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _labels(self) -> tuple[str, ...]:
         """What is special about this pass."""
-        labels = ["marker fill"] if self._fills_with_marker else []
+        labels = [MARKER_FILL] if self._fills_with_marker else []
         if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
             labels.append(
                 "compiled helpers ran eagerly under the tracer: "

@@ -6,7 +6,7 @@ from typing import Final
 
 from megatron_nanguard.diagnosis import history, origin_facts
 from megatron_nanguard.diagnosis.case import Case
-from megatron_nanguard.diagnosis.suspect_call import depends_on_memory, is_always_bad, name_call
+from megatron_nanguard.diagnosis.suspect_call import depends_on_memory, is_bad_in_zeros, name_call
 from megatron_nanguard.diagnosis.weighing import DECISIVE, HINT, SLIGHT, STRONG, Scales
 from megatron_nanguard.records.phrase import name_ranks, phrase
 from megatron_nanguard.records.suspect_call import Arbitration
@@ -20,7 +20,10 @@ ONLY_LOSSES: Final = phrase(
 
 def judge(case: Case, scales: Scales) -> None:
     """Compare the replays with each other, and look for bad positions that follow memory."""
+    elsewhere = [case.origin_of(call) for call in case.usable_calls if is_bad_in_zeros(call)]
     for origin in case.origins_of(OriginKind.NEVER_WRITTEN):
+        if origin in elsewhere:
+            continue
         fact = phrase("memory was read that nobody had written: {origin}", origin=case.name(origin))
         scales.speaks_for(DECISIVE, fact, "never written")
     for origin in case.external_origins(GRADIENT_OF):
@@ -64,7 +67,7 @@ def _weigh_call(call: Arbitration, scales: Scales) -> None:
             n=call.repeats - filled,
         )
         scales.speaks_for(DECISIVE, fact, "filled")
-    elif filled and is_always_bad(call):
+    elif is_bad_in_zeros(call):
         fact = phrase("{call} is bad {n} times of {n}, whatever fresh memory holds", call=name, n=call.repeats)
         scales.speaks_against(STRONG, fact, "filled")
 

@@ -28,6 +28,7 @@ from megatron_nanguard.records.phrase import LISTED, joined, phrase
 from megatron_nanguard.records.step.replay import ReplaySummary, Trial
 from megatron_nanguard.records.trace import RankTrace
 from megatron_nanguard.replay.in_place import DecisionPoint, Exactness
+from megatron_nanguard.tracing.marker_fill import holds_only_markers
 from megatron_nanguard.tracing.tracer import Tracer
 
 NOT_KEPT: str = phrase("the state before the replay could not be kept on every rank")
@@ -226,6 +227,8 @@ class Replayer:
             )
             for function in functions:
                 function.now = partial(_moment, tracer)
+                if marker:
+                    function.is_unwritten = holds_only_markers
             return tracer
 
         tracer = self.faults.attempt("tracer", make, None)

@@ -25,6 +25,9 @@ from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections.next_steps import is_running, screening, useful_reproduction, without_command
 
 MADE: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}, {when}{others}.")
+LEFT: Final = phrase(
+    "Step {step}: {who} read memory that {operator}{module} had left unwritten{rows}, and got {what}: {when}{others}."
+)
 REGION: Final = phrase("Step {step}: {who} made the first {what}: {operator}{module}{result}, {when}{others}.")
 SENTENCES: Final = {
     OriginKind.OUTSIDE: phrase(
@@ -88,6 +91,8 @@ def _origin(opened: OpenedIncident) -> str:
     sentence = SENTENCES.get(first.kind, MADE) if first.kind else MADE
     if origin_facts.is_region(first):
         sentence = REGION
+    elif first.kind is OriginKind.NEVER_WRITTEN and origin_facts.names_region(first):
+        sentence = LEFT
     return sentence.format(
         step=opened.incident.step,
         who=_who(opened, first),
@@ -96,6 +101,7 @@ def _origin(opened: OpenedIncident) -> str:
         output=first.output,
         result="" if not first.output or first.output.isdecimal() else phrase(", {output}", output=first.output),
         module=phrase(" in {module}", module=first.module) if first.module else "",
+        rows=phrase(", {layout}", layout=first.facts.layout) if first.facts and first.facts.layout else "",
         when=place_words(first.phase, first.microbatch),
         line=phrase(", {line}", line=first.source_line) if first.source_line else "",
         others=phrase(", and {more} independent of it", more=counted(more, "more origin")) if more else "",

@@ -188,10 +188,15 @@ def _weight_gradient(walk: Walk, point: Writer) -> str:
 
 def _inputs(walk: Walk, event: TracedEvent) -> tuple[TensorFacts, ...]:
     if event.is_unseen_write and event.region is not None:
-        distinct = {read.writers: read for read in reversed(event.region.reads)}
+        region = event.region
+        distinct = {read.writers: read for read in reversed(region.reads) if not _is_workspace(walk, read, region)}
         return tuple(_went_in(walk, read) for read in reversed(distinct.values()))[:_MOST_INPUTS]
     seen = event.input_facts or [read.seen.facts(read.name, walk.read_value(read)) for read in event.reads]
     return (*seen, *event.other_facts)[:_MOST_INPUTS]
+
+
+def _is_workspace(walk: Walk, read: TracedRead, region: Region) -> bool:
+    return bool(read.writers) and all(walk.is_workspace(writer, region) for writer in read.writers)
 
 
 def _went_in(walk: Walk, read: TracedRead) -> TensorFacts:

@@ -6,10 +6,11 @@ such as the -inf of a mask, are left out; an operator that turns one into a NaN 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from megatron_nanguard.tracing.recording.events import EventKind, Trace, TracedEvent, TracedRead
+from megatron_nanguard.tracing.recording.events import EventKind, Region, Trace, TracedEvent, TracedRead
 from megatron_nanguard.tracing.recording.lineage import Writer
 from megatron_nanguard.tracing.recording.nonfinite_flags import NAN, NonfiniteFlags, union
 
@@ -62,6 +63,18 @@ class Walk:
         slots = slots if read.seen.slot is None else [read.seen.slot]
         ends = [abs(end) for slot in slots if slot is not None for end in self._flags.ends(slot)]
         return max(ends, default=None)
+
+    def is_workspace(self, writer: Writer, region: Region) -> bool:
+        """Whether it is memory for a kernel to work in, of which nothing has been written under marker fill.
+
+        It may have been read or not: the region that got it has to be run again to know.
+        """
+        event = self.events[writer.event]
+        size = math.prod(event.outputs[writer.output].shape) if writer.output >= 0 else 0
+        if not 0 < size == event.never_written or event.region is None:
+            return False
+        is_own = event.region.name == f"{region.name.removesuffix('Backward')}.forward"
+        return is_own or not event.region.is_function
 
     def departures(self) -> list[int]:
         """Return the numbers of the messages that sent bad values which were not meant."""
@@ -141,7 +154,7 @@ class Walk:
         if region is None or not event.is_unseen_write or point.output < 0:
             return []
         writers = dict.fromkeys((*self._bad_writers(region.reads), *region.made))
-        return [writer for writer in writers if writer.event < point.event]
+        return [writer for writer in writers if writer.event < point.event and not self.is_workspace(writer, region)]
 
     def _bad_sent(self, number: int, event: TracedEvent) -> Iterator[Writer]:
         if event.sent is None:

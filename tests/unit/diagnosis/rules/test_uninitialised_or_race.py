@@ -168,3 +168,13 @@ def test_the_region_of_an_expert_is_no_gradient_that_nobody_wrote() -> None:
 
     assert judge(case(origin=(region,))) is None
     assert judge(case(origin=(unseen,))) is not None
+
+
+def test_a_region_that_is_bad_in_zeroed_memory_too_has_not_failed_for_what_it_left_unwritten() -> None:
+    region = origin(kind=OriginKind.NEVER_WRITTEN, operator="_Linear.forward")
+    always = arbitration(operator="_Linear.forward", repeats=8, repeats_bad=8, zero_filled=4, zero_filled_bad=4)
+
+    assert judge(case(origin=(region,), arbitrations=(always,))) is None
+    alone = judge(case(origin=(region,)))
+    assert alone is not None
+    assert alone.for_ == ("memory was read that nobody had written: _Linear.forward in decoder.layers.3.mlp",)

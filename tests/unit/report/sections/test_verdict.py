@@ -13,7 +13,7 @@ from megatron_nanguard.records.incident import PolicyOutcome
 from megatron_nanguard.records.json.record_file import to_json
 from megatron_nanguard.records.postmortem import Kind
 from megatron_nanguard.records.step.replay import ReplayPass, ReplaySummary
-from megatron_nanguard.records.trace import OriginKind
+from megatron_nanguard.records.trace import OriginKind, TensorFacts
 from megatron_nanguard.report.blocks import Block, Tone
 from megatron_nanguard.report.opened_incident import OpenedIncident
 from megatron_nanguard.report.sections import verdict
@@ -96,6 +96,15 @@ def test_every_kind_of_origin_has_its_sentence(kind: OriginKind, words: str) -> 
 def test_a_region_is_named_with_its_argument(operator: str, output: str, words: str) -> None:
     assert sentence(kind=OriginKind.UNSEEN, operator=operator, output=output) == (
         f"Step 3: rank 5 (tp1pp1dp0) made the first NaN: {words}, backward of micro-batch 2."
+    )
+
+
+def test_what_a_region_left_unwritten_is_named_with_its_rows() -> None:
+    facts = TensorFacts("0", (8, 4), "float32", "nan", 8, 0, layout="rows 6 to 7")
+
+    assert sentence(kind=OriginKind.NEVER_WRITTEN, operator="_GroupedLinear.forward", facts=facts) == (
+        "Step 3: rank 5 (tp1pp1dp0) read memory that _GroupedLinear.forward in decoder.layers.3.mlp had left "
+        "unwritten, rows 6 to 7, and got NaN: backward of micro-batch 2."
     )
 
 
