@@ -27,7 +27,9 @@ def cross_entropy(
     Raises:
         NotImplementedError: labels are smoothed, or a target lies outside of this rank's part of the vocabulary.
     """
-    scores = next(one for one in (vocab_parallel_logits, logits, inp, _input) if one is not None)
+    scores = next((one for one in (vocab_parallel_logits, logits, inp, _input) if one is not None), None)
+    if scores is None:
+        raise TypeError("no argument holds the logits")
     wanted = labels if target is None else target
     assert wanted is not None
     if label_smoothing or smoothing:
