@@ -36,13 +36,13 @@ class CodeWatch:
         raised: Callable[[FrameType], object],
     ) -> None:
         self._started, self._returned, self._raised = started, returned, raised
-        self._codes: set[CodeType] = set()
+        self._codes: dict[int, CodeType] = {}  # By identity: equal code of two classes is not one code object.
         self._tool: int | None = None
 
     def add(self, code: CodeType) -> None:
         """Watch one more code object, from its next call on."""
-        if code not in self._codes:
-            self._codes.add(code)
+        if id(code) not in self._codes:
+            self._codes[id(code)] = code
             if self._tool is not None:
                 self._set_events(code, watched=True)
 
@@ -64,7 +64,7 @@ class CodeWatch:
         try:
             for event, callback in callbacks.items():
                 register(tool, event, callback)
-            for code in self._codes:
+            for code in self._codes.values():
                 self._set_events(code, watched=True)
             sys.monitoring.set_events(tool, events.PY_UNWIND)  # Python cannot restrict this one to a code object.
             # A tool that had this place before may have disabled events, and Python does not forget that.
@@ -72,7 +72,7 @@ class CodeWatch:
             yield
         finally:
             sys.monitoring.set_events(tool, 0)
-            for code in self._codes:
+            for code in self._codes.values():
                 self._set_events(code, watched=False)
             for event in callbacks:
                 register(tool, event, None)
@@ -102,12 +102,12 @@ class CodeWatch:
         self._returned(sys._getframe(1), result)
 
     def _unwind(self, code: CodeType, offset: int, error: BaseException) -> None:
-        if code in self._codes:
+        if id(code) in self._codes:
             self._raised(sys._getframe(1))
 
     def _profile(self, frame: FrameType, event: str, result: object) -> None:
         """The callback of `sys.setprofile`. It cannot tell a call that raises from one that returns None."""
-        if frame.f_code in self._codes:
+        if id(frame.f_code) in self._codes:
             if event == "call":
                 self._started(frame)
             elif event == "return":

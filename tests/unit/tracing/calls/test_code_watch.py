@@ -169,3 +169,22 @@ def test_events_that_a_former_tool_has_disabled_are_reported(tool: int, monkeypa
     with one.watching():
         watched(1)
     assert seen == ["started with 1", "returned 2"]
+
+
+@pytest.mark.parametrize("has_place", [True, False])
+def test_equal_code_of_two_functions_is_watched_twice(has_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is loaded twice has two code objects that compare equal."""
+    if not has_place:
+        monkeypatch.setattr("megatron_nanguard.tracing.calls.code_watch._take_tool", lambda: None)
+    seen: list[str] = []
+    one = CodeWatch(lambda frame: seen.append("started"), lambda frame, result: None, lambda frame: None)
+    functions: list[Any] = []
+    for _ in range(2):
+        scope: dict[str, Any] = {}
+        exec("def twice(number):\n    return number * 2", scope)
+        functions.append(scope["twice"])
+        one.add(scope["twice"].__code__)
+    assert functions[0].__code__ == functions[1].__code__
+    with one.watching():
+        assert [function(2) for function in functions] == [4, 4]
+    assert seen == ["started"] * 2
