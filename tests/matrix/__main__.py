@@ -113,7 +113,8 @@ def _last_line(output: str) -> str:
 
 def table(found: Mapping[str, list[str]]) -> str:
     """The rows as Markdown."""
-    rows = [f"| {release} | {' | '.join(row)} |" for release, row in found.items()]
+    in_order = sorted(found.items(), key=lambda item: [int(number) for number in item[0].split(".")])
+    rows = [f"| {release} | {' | '.join(row)} |" for release, row in in_order]
     heads = ["| Megatron core | doctor | S: one rank | P: two replicas, overlap |", "|---|---|---|---|"]
     return "\n".join([*heads, *rows, ""])
 
@@ -121,13 +122,21 @@ def table(found: Mapping[str, list[str]]) -> str:
 def main(folder: Path, releases: list[str]) -> int:
     """Run the matrix, print it, write the page; 1 if a cell is not ok."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {}
+    text, mark, rows = PAGE.read_text(encoding="utf-8").partition(MADE_BELOW)
+    found = dict(_rows(rows))
     for release in releases:
         found[release] = list(cells(fetched(release, folder)))
         print(f"{release}: {', '.join(found[release])}", flush=True)
-    text, mark, _ = PAGE.read_text(encoding="utf-8").partition(MADE_BELOW)
     PAGE.write_text(f"{text}{mark}\n\n{table(found)}", encoding="utf-8")
-    return int(any(cell != "ok" for row in found.values() for cell in row))
+    return int(any(cell != "ok" for release in releases for cell in found[release]))
+
+
+def _rows(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows of the table as it is: releases that are not run now keep theirs."""
+    for line in text.splitlines():
+        if line.startswith("| 0."):
+            release, *row = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+            yield release, row
 
 
 if __name__ == "__main__":
