@@ -8,9 +8,10 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
+_END_SECONDS: Final = 1.0
 
 
 class TookTooLong(Exception):
@@ -74,6 +75,13 @@ class SideThread:
             raise TookTooLong
         self._last = None  # it holds what it made
         return work.result()
+
+    def end(self) -> None:
+        """End the thread, unless what it does hangs; a further piece of work would start it again."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join(_END_SECONDS)
 
     def _is_running(self) -> bool:
         """Whether the thread is there; it is started where it is not, as in the child of a fork."""

@@ -149,6 +149,9 @@ class Guard:
     def remove(self) -> None:
         """Leave no trace in the model or in Megatron's options; the engine undoes its wrappers itself."""
         self._switch_off()
+        if self._run is not None:
+            with self.shield("end of the threads"):
+                self._run.end_threads()
         atexit.unregister(self._at_exit)
 
     def _switch_off(self) -> None:

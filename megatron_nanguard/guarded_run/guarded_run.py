@@ -135,6 +135,11 @@ class GuardedRun:
         """For a rank on which the start failed: needs nothing that may have failed there."""
         return RunDirectory(Path(self.settings.dir or PREFIX), self.run_id, log.warning, self.settings.deadline / 2)
 
+    def end_threads(self) -> None:
+        """End the threads that write files and ask the store; waits at most 1 s for each."""
+        self.handshake.side.end()
+        self.directory.side.end()
+
     def write_last(self, fired: Mapping[str, int]) -> None:
         """Write what became of the drills, and the status of the guard on this rank.
 

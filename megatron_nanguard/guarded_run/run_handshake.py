@@ -26,6 +26,8 @@ class RunHandshake:
         ranks: the parallel world.
         ordinal: number of the handshake in this process.
         waits: the guard is on here and waits for the others; without it this rank only says that it is off.
+    Attributes:
+        side: the thread that asks the store.
     """
 
     def __init__(self, ranks: Sequence[int], ordinal: int, *, waits: bool = True) -> None:
@@ -34,7 +36,7 @@ class RunHandshake:
         # One connection for everything: rank 0 serves them all, and a new one may wait for name servers.
         connect = own_client if waits else host_client
         self._client = connect(f"nanguard/{ordinal}/{self.ranks[0]}-{self.ranks[-1]}")
-        self._side = SideThread("nanguard-store")
+        self.side = SideThread("nanguard-store")
         self._num_optimizers = 0
 
     def declare_off(self) -> None:
@@ -66,7 +68,7 @@ class RunHandshake:
     def is_first(self, what: str) -> bool:
         """Whether no rank of this world has asked for this before. Never waits for another rank."""
         try:
-            return self._side.do(lambda: int(self.store("first").add(what, 1)) == 1, STORE_SECONDS)
+            return self.side.do(lambda: int(self.store("first").add(what, 1)) == 1, STORE_SECONDS)
         except (RuntimeError, TookTooLong):
             return True  # the store is gone or hangs: better logged twice than not at all
 

@@ -27,7 +27,11 @@ Result = TypeVar("Result")
 
 
 class RunDirectory:
-    """The directory of one run, `DIR/runs/<run id>`; it is created by the first write."""
+    """The directory of one run, `DIR/runs/<run id>`; it is created by the first write.
+
+    Attributes:
+        side: the thread that reads and writes.
+    """
 
     def __init__(self, root: Path, run_id: str, log: Callable[[str], None], patience: float = PATIENCE_SECONDS) -> None:
         """Set the path; nothing is created.
@@ -42,7 +46,7 @@ class RunDirectory:
         self.patience = patience
         self._log = log
         self._has_logged = False
-        self._side = SideThread("nanguard-files")
+        self.side = SideThread("nanguard-files")
         self._until: float | None = None
         self._is_late = False
         self._incidents_of_step: Counter[int] = Counter()
@@ -84,7 +88,7 @@ class RunDirectory:
         if self._is_late:
             seconds = min(seconds, SECOND_PATIENCE_SECONDS)
         try:
-            result = self._side.do(work, seconds)
+            result = self.side.do(work, seconds)
             self._is_late = False
             return result
         except TookTooLong:

@@ -77,3 +77,22 @@ def test_calls_beside_are_waited_for_together_and_what_they_raise_is_lost() -> N
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def test_an_ended_thread_is_gone_and_comes_back_with_the_next_work() -> None:
+    side = SideThread("ends")
+    side.end()
+    side.do(lambda: 1, 10.0)
+    side.end()
+    assert "ends" not in {thread.name for thread in threading.enumerate()}
+    assert side.do(lambda: 3, 10.0) == 3
+
+
+def test_work_that_hangs_is_not_waited_for_at_the_end() -> None:
+    side, gate = SideThread("hangs"), threading.Event()
+    with pytest.raises(TookTooLong):
+        side.do(lambda: gate.wait(30), 0.1)
+    began = time.monotonic()
+    side.end()
+    assert time.monotonic() - began < 5.0
+    gate.set()
