@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,8 @@ class Case:
     mend: Callable[[Tensor], Tensor] | None = None
 
 
+LARGEST = re.compile(r", largest \S+$")
+"""The largest value of an input differs in its last digits from processor to processor."""
 FLASH = "FlashAttnFunc in decoder.layers.1.self_attention.core_attention on cpu"
 CASES = {
     "data": Case(
@@ -175,6 +178,14 @@ CASES = {
         0,
         (
             FLASH,
+            "tests.ranks.seams.functions cannot be imported: No module named 'tests'",
+            "input q (2, 32, 4, 16) float32: finite",
+            "input k (2, 32, 4, 16) float32: finite",
+            "input v (2, 32, 4, 16) float32: finite",
+            "input grad_output.0 (2, 32, 4, 16) float32: finite",
+            "output grad of q (2, 32, 4, 16) float32: finite",
+            "output grad of k (2, 32, 4, 16) float32: 96 NaN, first at (0, 5, 2, 0)",
+            "output grad of v (2, 32, 4, 16) float32: finite",
             "FlashAttnFunc is not here; its plain PyTorch reference runs instead",
             "output grad of q (2, 32, 4, 16) float32: finite; the same as in the run",
             "output grad of k (2, 32, 4, 16) float32: finite; in the run: 96 NaN, first at (0, 5, 2, 0)",
@@ -244,7 +255,11 @@ CASES = {
         2,
         "all_reduce",
         0,
-        ("allreduce_ in embedding on cpu", "cannot be run: a communication needs its group", AS_EXPECTED),
+        (
+            "allreduce_ in embedding.word_embeddings on cpu",
+            "cannot be run: a communication needs its group",
+            AS_EXPECTED,
+        ),
         "communication",
     ),
     # What is preloaded stays loaded for the scripts that follow in the same process.
@@ -355,7 +370,7 @@ def test_what_a_user_sees_who_gets_the_bundle_alone(name: str, results: dict[str
     code, printed = results[name]
 
     lines = printed.splitlines()
-    assert (lines[0], *lines[2:]) == case.printed
+    assert (lines[0], *(LARGEST.sub("", line) for line in lines[2:])) == case.printed
     assert lines[1].startswith("in the run: ") and lines[1].endswith(f"; the verdict was {case.verdict}")
     assert code == case.code
 

@@ -159,7 +159,7 @@ ON_TENSOR_PARALLEL_RANKS = (
     Verdict(
         "all_reduce",
         ("communication",),
-        (1, 1, "forward", "embedding", "allreduce_"),
+        (1, 1, "forward", "embedding.word_embeddings", "allreduce_"),
         passes=SEEN_BETWEEN_RANKS,
         previous_batch="bad",
         says=ARRIVED_BAD,
@@ -167,7 +167,7 @@ ON_TENSOR_PARALLEL_RANKS = (
     Verdict(
         "sum_too_large",
         ("numerics",),
-        (0, 1, "forward", "decoder.layers.1", "allreduce_"),
+        (0, 1, "forward", "decoder.layers.1.mlp.linear_fc2", "allreduce_"),
         passes=SEEN_BETWEEN_RANKS,
         previous_batch="bad",
         says=TOO_LARGE,
@@ -297,7 +297,7 @@ def test_a_fault_at_its_seam_is_given_its_cause(ranks: Server, tmp_path: Path, n
         assert fused["origin"][0]["output"] == "grad of k"
         (call,) = fused["arbitrations"]
         assert (call["operator"], call["repeats_bad"], call["reference_fp64"]) == (
-            "FlashAttnFunc.backward",
+            "FlashAttnFuncBackward",
             8,
             "finite",
         )

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from tests.ranks.seams.when import ACCUSED, is_due, is_due_here, is_first_time, spoil
 
-MARKER = 0x7FC0DEAD
+MARKER = 0x7FA0DEAD
 """What the marker fill leaves in fresh float32 memory."""
 BAD_ROW = 20
 IDLE_EXPERT = 5
