@@ -21,11 +21,11 @@ from typing import Any
 
 import megatron.training.training as host
 import torch
-from megatron.core.num_microbatches_calculator import get_num_microbatches
 from torch import Tensor
 from torch.nn import Module
 
 from tests.opaque import kernels
+from tests.ranks.microbatches import Forwards, is_in_backward
 
 ELEMENTS = 3
 """How many values are bad, one after the other."""
@@ -75,18 +75,6 @@ def strike(due: str, part: str, tensor: Tensor) -> None:
 
 
 # When ---------------------------------------------------------------------------------------------------------------
-
-
-class Forwards:
-    """Which micro-batch a chunk works on: its forwards are counted."""
-
-    def __init__(self, chunk: Module) -> None:
-        self.microbatch = -1
-        chunk.register_forward_pre_hook(self._begins)
-
-    def _begins(self, chunk: Module, args: Any) -> None:
-        if not is_in_backward():
-            self.microbatch = (self.microbatch + 1) % get_num_microbatches()
 
 
 class Layer:
@@ -143,11 +131,6 @@ class Seam:
 def due_in_running_layer(region: str) -> str:
     """`Seam.due` for a Function without a module."""
     return Layer.running.seam(region).due() if Layer.running is not None else ""
-
-
-def is_in_backward() -> bool:
-    """Whether the engine runs: a forward that is called then is a recompute."""
-    return torch._C._current_autograd_node() is not None
 
 
 # Where --------------------------------------------------------------------------------------------------------------

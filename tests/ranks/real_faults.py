@@ -23,11 +23,11 @@ import megatron.training.training as host
 import torch
 import torch.distributed as dist
 from megatron.core import mpu
-from megatron.core.num_microbatches_calculator import get_num_microbatches
 from torch import Tensor
 from torch.nn import Module
 
 from megatron_nanguard.cpurun import pretrain_gpt
+from tests.ranks.microbatches import Forwards, is_in_backward
 
 RANK = os.environ["RANK"]
 ALL = "-"
@@ -161,18 +161,6 @@ def to_partner(logits: Tensor) -> Tensor:
 # Where --------------------------------------------------------------------------------------------------------------
 
 
-class Forwards:
-    """Which micro-batch a chunk works on: its forwards are counted, a recompute takes them in the same order."""
-
-    def __init__(self, chunk: Module) -> None:
-        self.microbatch = -1
-        chunk.register_forward_pre_hook(self._begins)
-
-    def _begins(self, chunk: Module, args: Any) -> None:
-        if not is_in_backward():
-            self.microbatch = (self.microbatch + 1) % get_num_microbatches()
-
-
 class Spoiled:
     """Stands for the forward of a module."""
 
@@ -205,10 +193,6 @@ class Spoiled:
         if not torch.is_grad_enabled():
             self.to_recompute.append(self.forwards.microbatch)
         return self.forwards.microbatch
-
-
-def is_in_backward() -> bool:
-    return torch._C._current_autograd_node() is not None
 
 
 def changed(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
