@@ -40,16 +40,9 @@ class SelfTest:
             self._heal()
 
     def _heal(self) -> None:
-        for path in self._engine.heal():
-            group, reason = next(
-                (
-                    (point.group, self._engine.declined.get(point.group))
-                    for point in self._engine.points
-                    for target in point.targets
-                    if target.path == path
-                ),
-                ("", None),
-            )
+        for lost in self._engine.heal():
+            path, group = lost.target.path, lost.point.group
+            reason = self._engine.declined.get(group)
             if reason is None:
                 self._say(path, f"another package replaced {path}; it is wrapped again")
             else:

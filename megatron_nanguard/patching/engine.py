@@ -105,18 +105,18 @@ class Engine:
                 self._apply_all()
                 self._widen()
 
-    def heal(self) -> list[str]:
+    def heal(self) -> list[Applied]:
         """Wrap again what another package has wrapped without a trace or replaced, and overrides that are new.
 
         Returns:
-            The targets that were lost. One that cannot be wrapped again has withdrawn its group.
+            The wrappers that were lost. One that cannot be put back has withdrawn its group.
         """
         lost = [applied for applied in self._applied if not _is_in_place(applied)]
         self._withdraw(lost)
         for applied in lost:
             self._apply_or_decline(applied.point, applied.target, applied.owner, applied.name)
         self._widen()
-        return [applied.target.path for applied in lost]
+        return lost
 
     def state(self, target: Target) -> PointState:
         """Return the state of one target, as it is now."""
@@ -150,7 +150,7 @@ class Engine:
         """Wrap the overrides of a family's method in subclasses. A class that has none inherits the wrapper."""
         for applied in [applied for applied in self._applied if applied.target.family]:
             held = {id(other.owner) for other in self._applied if other.name == applied.name}
-            for kind in _subclasses(applied.owner):
+            for kind in subclasses(applied.owner):
                 if id(kind) not in held and callable(vars(kind).get(applied.name)):
                     held.add(id(kind))
                     target = Target(f"{kind.__module__}:{kind.__qualname__}.{applied.name}")
@@ -265,15 +265,15 @@ def _takes_anything(function: Wrapped) -> bool:
     return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _subclasses(owner: object) -> Iterator[type]:
-    """Every subclass that exists now, each once."""
-    pending: list[type] = list(owner.__subclasses__()) if isinstance(owner, type) else []
+def subclasses(owner: object) -> Iterator[type]:
+    """Yield every subclass that exists now, each once; none for what is no class."""
+    pending: list[type] = type.__subclasses__(owner) if isinstance(owner, type) else []
     seen: set[type] = set()
     while pending:
         kind = pending.pop()
         if kind not in seen:
             seen.add(kind)
-            pending += kind.__subclasses__()
+            pending += type.__subclasses__(kind)
             yield kind
 
 

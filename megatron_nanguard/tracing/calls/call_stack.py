@@ -19,6 +19,7 @@ import torch
 from torch.autograd.function import FunctionCtx, FunctionMeta, _SingleLevelFunction
 from torch.nn import Module
 
+from megatron_nanguard.patching.engine import subclasses
 from megatron_nanguard.tracing.calls.code_watch import CodeWatch
 
 CallPart = Literal["step", "module", "forward", "backward"]
@@ -133,7 +134,7 @@ class CallStack:
         self._listeners, self._thread = listeners, threading.get_ident()
         for code in (_MODULE_CALL, _CLASS_MADE):
             self._watch.add(code)
-        for function in _subclasses(_SingleLevelFunction):
+        for function in subclasses(_SingleLevelFunction):
             self._shielded(self._add, function)
         with self._watch.watching():
             try:
@@ -157,9 +158,7 @@ class CallStack:
             listener.entered(call)
 
     def _end(self, call: RunningCall, result: object) -> None:
-        if call in self._calls:
-            self.before_change()
-            del self._calls[self._calls.index(call) :]
+        if self._take(call):
             for listener in self._listeners:
                 listener.left(call, result)
 
@@ -191,10 +190,9 @@ class CallStack:
             return
         method = self._methods.get(frame.f_code)
         if method is None or method.part != "setup_context":
-            call = self._pop(frame)
+            call = self._running(frame)
             if call is not None:
-                for listener in self._listeners:
-                    listener.left(call, result)
+                self._end(call, result)
         elif self._listeners:
             given: list[Any] = [*_arguments(frame).values(), None, None]
             ctx, inputs = given[:2]
@@ -204,19 +202,21 @@ class CallStack:
                     listener.context_is_set_up(ctx, dict(zip(names, inputs, strict=False)))
 
     def _raised(self, frame: FrameType) -> None:
-        call = self._pop(frame)
-        if call is not None:
+        call = self._running(frame)
+        if call is not None and self._take(call):
             for listener in self._listeners:
                 listener.raised(call)
 
-    def _pop(self, frame: FrameType) -> RunningCall | None:
+    def _running(self, frame: FrameType) -> RunningCall | None:
+        return next((call for call in reversed(self._calls) if call.frame is frame), None)
+
+    def _take(self, call: RunningCall) -> bool:
+        """Take a call and what is above it from the stack; whether it was there."""
+        if call not in self._calls:
+            return False
         self.before_change()
-        for depth in range(len(self._calls) - 1, 0, -1):
-            call = self._calls[depth]
-            if call.frame is frame:
-                del self._calls[depth:]
-                return call
-        return None
+        del self._calls[self._calls.index(call) :]
+        return True
 
 
 def _nothing() -> None:
@@ -271,9 +271,3 @@ def _decorated(function: Any) -> Any:
         return None
     inner = [value for value in inspect.getclosurevars(function).nonlocals.values() if isinstance(value, FunctionType)]
     return inner[0] if len(inner) == 1 else None
-
-
-def _subclasses(cls: Any) -> Iterator[Any]:
-    for subclass in type.__subclasses__(cls):
-        yield subclass
-        yield from _subclasses(subclass)

@@ -370,7 +370,7 @@ def test_what_somebody_replaced_is_wrapped_again_and_called_once(
     seen = Seen(point(target))
     seen.engine.install()
     norms.norm = theirs = wrap(norms.norm)  # type: ignore[attr-defined]
-    assert seen.engine.heal() == [target.path]
+    assert [lost.target.path for lost in seen.engine.heal()] == [target.path]
     assert seen.engine.state(target) is PointState.ACTIVE
     assert norms.norm([1]) == 1101
     assert len(seen.calls) == 1
@@ -385,7 +385,7 @@ def test_what_cannot_be_healed_withdraws_its_group_with_the_reason(host: Host) -
     seen = Seen(point(target))
     seen.engine.install()
     norms.norm = lambda grads: 0  # type: ignore[attr-defined]
-    assert seen.engine.heal() == [target.path]
+    assert [lost.target.path for lost in seen.engine.heal()] == [target.path]
     assert seen.engine.state(target) is PointState.DECLINED
     assert seen.engine.declined["norm"].startswith(f"{target.path} takes (grads), expected to begin with (values)")
 
@@ -419,7 +419,7 @@ def test_an_override_in_a_subclass_that_comes_later_is_wrapped_and_comes_back(ho
         assert vars(Muon)["step"] is override
     assert Muon().step(1) == 107
     Muon.step = lambda self, amount: 8  # type: ignore[method-assign]
-    assert seen.engine.heal() == [f"{Muon.__module__}:{Muon.__qualname__}.step"]
+    assert [lost.target.path for lost in seen.engine.heal()] == [f"{Muon.__module__}:{Muon.__qualname__}.step"]
     assert Muon().step(1) == 108
     assert seen.engine.remove() == []
     assert Muon().step(1) == 8
