@@ -52,6 +52,11 @@ def named_tensors(value: object, attributes: Attributes = _no_attributes) -> Ite
         yield ".".join(map(str, path)), tensor
 
 
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether a tensor wraps others, such as a quantized one, and has no memory of its own."""
+    return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
 def element_index(number: int, shape: Sequence[int]) -> tuple[int, ...]:
     """Index of the element with this number, which counts over the flattened tensor."""
     index = []

@@ -33,6 +33,7 @@ from megatron_nanguard.arbitration.packing import (
     is_finite,
 )
 from megatron_nanguard.arbitration.repro import CannotRun, Function, LeftOut, named, version_of
+from megatron_nanguard.patching.shield import Shield
 from megatron_nanguard.records.suspect_call import SavedCall, SavedOutput
 from megatron_nanguard.records.trace import TracedOrigin
 
@@ -263,13 +264,11 @@ class FunctionCatcher:
 
     def _quietly(self, look: Callable[..., None], *args: Any) -> None:
         """Call a function of ours: the tracer does not see its operators, and neither does the step its faults."""
-        try:
-            with _disable_current_modes(), torch.no_grad():
-                look(*args)
-        except Exception as error:  # arguments are objects of the user's, which may raise anything
-            if not self._suspicion:
-                why_not = f"it could not be saved: {type(error).__name__}: {error}"
-                self.call = unsaved_call(self._rank, None, self._name, why_not)
+        shield = Shield()
+        with shield("a catcher of calls"), _disable_current_modes(), torch.no_grad():
+            look(*args)
+        if shield.fault is not None and not self._suspicion:
+            self.call = unsaved_call(self._rank, None, self._name, f"it could not be saved: {shield.fault}")
 
 
 def _results(inputs: _Inputs, result: Any) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Module, Parameter
 
+from megatron_nanguard.tensor_names import is_wrapper
+
 _DEEPEST: Final = 8
 _BY_REFERENCE: Final = (
     *(type, str, bytes, int, float, complex, torch.dtype, torch.device, ProcessGroup),
@@ -64,11 +66,6 @@ def plain_attributes(parameter: Tensor) -> Iterator[tuple[str, object]]:
     for name, value in vars(parameter).items():
         if type(value) in PLAIN:
             yield name, value and name != "grad_added_to_main_grad"
-
-
-def is_wrapper(tensor: Tensor) -> bool:
-    """Whether a tensor wraps others, such as a quantized one, and has no memory of its own."""
-    return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 def _copied_tensor(tensor: Tensor) -> Tensor:

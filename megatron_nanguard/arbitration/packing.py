@@ -10,10 +10,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import Parameter
 
-from megatron_nanguard.arbitration.object_copies import is_wrapper, plain_attributes
+from megatron_nanguard.arbitration.object_copies import plain_attributes
 from megatron_nanguard.arbitration.repro import count
 from megatron_nanguard.records.suspect_call import Argument, SavedOutput, SavedTensor, Value, ValueKind
-from megatron_nanguard.tensor_names import dtype_name
+from megatron_nanguard.tensor_names import dtype_name, is_wrapper
 
 _DTYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 int64 int32 int16 int8 uint8 bool"
 SAVABLE = frozenset(getattr(torch, name) for name in _DTYPES.split() if hasattr(torch, name))

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import FunctionCtx
 from torch.nn import Module
 
+from megatron_nanguard.tensor_names import is_wrapper
+
 _DEEPEST: Final = 6
 _MOST_TENSORS: Final = 128
 _MOST_VALUES: Final = 2_048
@@ -76,7 +78,7 @@ def _look_into(value: object) -> Tensor | list[tuple[str, object]]:
     if isinstance(value, Tensor):
         while torch._C._functorch.is_functorch_wrapped_tensor(value):
             value = torch._C._functorch.get_unwrapped(value)
-        if type(value).__torch_dispatch__ is Tensor.__torch_dispatch__:
+        if not is_wrapper(value):
             return value
         # A fake tensor has no values; what hangs on it belongs to its mode.
         inner = {} if isinstance(value, FakeTensor) else vars(value)
