@@ -99,7 +99,7 @@ class PendingMessages:
         """
         if not self._buffers:
             return
-        for writer in list(writers):
+        for writer in writers:
             buffer = self._buffers.pop(writer, None)
             work = self._works.pop(writer, None)
             if work is not None:

@@ -102,11 +102,11 @@ class EventRecorder:
     def finish(self) -> None:
         """Look at the messages that were never read, then fetch all flags.
 
-        Sync: one host read per dtype and device, and those of the observers.
+        Sync: one host read per dtype and device, and those of the regions and observers.
         """
         self.pending.finish()
         self.log.flags.read()
-        self.regions.finish()
+        self.regions.inputs.finish()
         for observer in self.log.observers:
             observer.finish()
 
