@@ -86,3 +86,22 @@ def test_a_function_that_cannot_be_wrapped_again_is_named_with_the_reason(tested
     (said,) = tested.said
     assert said.startswith(f"another package replaced {tested.norm.path}, which cannot be wrapped again: ")
     assert "takes (grads), expected to begin with (values)" in said
+
+
+def test_an_override_that_cannot_be_wrapped_again_is_named_with_the_reason(host: Host) -> None:  # noqa: F811
+    norms = host.load("norms")
+    seen = Seen(point(Target(f"{host.package}.norms:Optimizer.step", parameters=("self", "amount"), family=True)))
+    seen.engine.install()
+
+    class Muon(norms.Chained):  # type: ignore[misc, name-defined]
+        def step(this, amount: int) -> int:
+            return 7
+
+    said: list[str] = []
+    test = SelfTest(seen.engine, said.append)
+    test.step_decided()
+    assert said == []
+    Muon.step = 3  # type: ignore[assignment, method-assign]
+    test.step_decided()
+    (sentence,) = said
+    assert f"{Muon.__qualname__}.step, which cannot be wrapped again: " in sentence
